@@ -62,6 +62,7 @@ class Between:
         self.server = port
         self.mode = "passes"  # or "cuts": all connections at once; "holds"; "busy"
         self.unfinished: bytes | None = None  # no upload of a name with this in it comes to its end
+        self.held: set[bytes] = set()  # of these the end was asked for, and did not come
         self.creating = threading.Semaphore()  # who has it puts on a condition
         self.open: set[socket.socket] = set()
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -122,6 +123,7 @@ class Between:
                     turn.comes()
                 if first.startswith(b"POST") and b"uploadId=" in first:
                     while self.unfinished and self.unfinished in first:
+                        self.held.add(first)
                         time.sleep(0.01)
                 other.sendall(data)
         for end in (one, other):

@@ -341,18 +341,26 @@ def test_an_upload_goes_on_with_the_next_agent(job: Job, bucket: Objects) -> Non
     assert bucket.uploads() == 0
 
 
-def test_an_upload_outlasts_an_outage(job: Job, bucket: Objects) -> None:
-    # No bound on a request: who asks twice for an upload on a busy machine has begun two.
-    job.extra |= {"AWS_MAX_RETRIES": "1"}
+@pytest.mark.parametrize("at", ["parts", "end"])
+def test_an_upload_outlasts_an_outage(job: Job, bucket: Objects, at: str) -> None:
+    """It begins amid the parts, or when all of them are there and their end is asked for."""
     run, go = large(job, bucket)
     began = of_ten(bucket)
+    if at == "end":
+        until("all ask for the end", lambda: len(bucket.between.held) >= job.nodes)
     bucket.between.set("cuts")
     bucket.between.unfinished = None
-    time.sleep(6)
+    seen = set(began)
+    time.sleep(8)
     bucket.between.set("passes")
-    until("it is in the bucket", lambda: job.stable("shared") == 10)
+
+    def shared() -> bool:
+        seen.update(of_ten(bucket))
+        return job.stable("shared") == 10
+
+    until("it is in the bucket", shared)
+    assert seen == began and len(began) == job.nodes, "begun anew"
     until("no upload is left", lambda: bucket.uploads() == 0)
-    assert len(began) == job.nodes
     go.touch()
     result = run.end()
     assert result.status == 0, result.err

@@ -101,6 +101,10 @@ fn copy(
         // The store may have given up what was begun there: then it is begun anew, once.
         let is_gone = resumed && !broken.came_further && is_absent(&broken.error);
         let waited = since.elapsed() >= Duration::from(wanted.patience);
+        // It may also have ended well without its answer.
+        if is_gone && is_there((store, key), sealed, wanted) {
+            break;
+        }
         let again = is_gone || goes_on && is_passing(&broken.error) && !waited;
         if !again || wanted.brake.is_stopped() {
             journal.forget();
@@ -114,10 +118,21 @@ fn copy(
         std::thread::sleep(PAUSE);
     }
     journal.forget();
-    if is_there((store, key), sealed, wanted) || wanted.brake.is_stopped() {
-        return Ok(());
+    let since = Instant::now();
+    loop {
+        if is_there((store, key), sealed, wanted) || wanted.brake.is_stopped() {
+            return Ok(());
+        }
+        let Err(error) = verify_written(store, key, Some(sealed)) else {
+            return Ok(());
+        };
+        let waited = since.elapsed() >= Duration::from(wanted.patience);
+        if waited || !is_unreadable_for_now(&error) {
+            return Err(not_the_same((store, key), error));
+        }
+        tracing::info!(%error, "a copy cannot be read back yet");
+        std::thread::sleep(PAUSE);
     }
-    remove_unless_same((store, key), sealed)
 }
 
 /// Writes what the store has not, and notes what it has.
@@ -158,12 +173,27 @@ fn send(
 
 /// True if the same may be taken a moment later: a connection ended, a server was busy.
 fn is_passing(error: &WriteError) -> bool {
+    matches!(error, WriteError::Io { source, .. } if is_for_now(source))
+}
+
+/// The same of what is read.
+fn is_unreadable_for_now(error: &ReadError) -> bool {
+    matches!(error, ReadError::Io { source, .. } if is_for_now(source))
+}
+
+fn is_for_now(source: &io::Error) -> bool {
     use io::ErrorKind as E;
-    matches!(error, WriteError::Io { source, .. } if !matches!(
+    !matches!(
         source.kind(),
-        E::NotFound | E::PermissionDenied | E::Unsupported | E::StorageFull | E::QuotaExceeded
-            | E::ReadOnlyFilesystem | E::InvalidData | E::InvalidInput
-    ))
+        E::NotFound
+            | E::PermissionDenied
+            | E::Unsupported
+            | E::StorageFull
+            | E::QuotaExceeded
+            | E::ReadOnlyFilesystem
+            | E::InvalidData
+            | E::InvalidInput
+    )
 }
 
 fn is_absent(error: &WriteError) -> bool {
@@ -171,13 +201,10 @@ fn is_absent(error: &WriteError) -> bool {
 }
 
 /// What was written reads back as something else, or not at all.
-fn remove_unless_same((store, key): (&dyn Store, &Key), sealed: &Sealed) -> Result<()> {
-    let Err(error) = verify_written(store, key, Some(sealed)) else {
-        return Ok(());
-    };
+fn not_the_same((store, key): (&dyn Store, &Key), error: ReadError) -> Error {
     if error.is_damage() || matches!(error, ReadError::Other { .. }) {
         // It is of no use, and would look like a copy.
         let _ = store.remove(std::slice::from_ref(key));
     }
-    Err(Error::from(error))
+    Error::from(error)
 }

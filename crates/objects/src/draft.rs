@@ -291,6 +291,10 @@ impl Draft for Upload {
         Ok(Box::new(found))
     }
 
+    fn finish(&self) -> Result<(), WriteError> {
+        self.complete()
+    }
+
     fn seal(self: Box<Self>) -> Result<(), WriteError> {
         self.complete()?;
         let Some(place) = &self.place else {

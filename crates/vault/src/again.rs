@@ -65,7 +65,7 @@ pub fn store_again(
         came_further: false,
     })?;
     let before = draft.kept();
-    let written = write(&*draft, &store.locate(key), length, again);
+    let written = write(&*draft, &store.locate(key), length, again).and_then(|()| draft.finish());
     let kept = draft.kept();
     let came_further = kept != before;
     let (error, kept) = match written {

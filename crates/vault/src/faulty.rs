@@ -373,6 +373,10 @@ impl Draft for Watched<dyn Draft> {
         self.inner.has(at, bytes)
     }
 
+    fn finish(&self) -> Result<(), WriteError> {
+        self.inner.finish()
+    }
+
     fn leave(self: Box<Self>) {
         self.inner.leave();
     }

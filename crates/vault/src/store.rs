@@ -237,6 +237,12 @@ pub trait Draft: Send + Sync {
     /// what the storage holds before it takes the place of something. Where nothing stands under its
     /// key a store may refuse ([`io::ErrorKind::Unsupported`]).
     fn read_back(&self) -> Result<Box<dyn Object>, WriteError>;
+    /// All of it was written: what the store has to be told once for that is told now. If that fails,
+    /// the draft may be left and gone on with, as after a write that failed; [`Draft::seal`] does it by
+    /// itself else.
+    fn finish(&self) -> Result<(), WriteError> {
+        Ok(())
+    }
     /// Makes it durable, then gives it its key, in place of what was there.
     fn seal(self: Box<Self>) -> Result<(), WriteError>;
     /// What a later draft of the same bytes must know to go on with this one; it changes with what

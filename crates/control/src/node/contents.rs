@@ -1,5 +1,5 @@
 //! What the regions of this node hold, looked at from version to version: regions that do not change
-//! any more ([`Freshness`]), and numbers that are none.
+//! any more (`freshness.rs`), and numbers that are none.
 //!
 //! Invariants: a version tells nothing if a later one has been looked at; of regions of a name that hold
 //! NaN or infinity it is said once, and again only after a version in which none of them did.
