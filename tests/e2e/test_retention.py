@@ -86,6 +86,8 @@ def several(job: Job, *options: str) -> list[int]:
     for step, since in [(40, 0), (65, 50), (90, 75), (115, 100)]:
         job.hold(step, since)
     job.survive("--keep", "4", "--levels", "disk,partner", *options)
+    # Of what was being removed at the end, or was given up, something may be left.
+    job.outlive("checkpoints", "prune", "--keep", 4, "--yes")
     # On a busy machine one may have been given up, and is listed all the same.
     whole = lambda one: all(level["stable"] for level in one["levels"])  # noqa: E731
     kept = [one["version"] for one in job.checkpoints() if one["levels"] and whole(one)]
@@ -149,10 +151,8 @@ def test_prune_keeps_what_it_must(job: Job) -> None:
     job.outlive("checkpoints", "pin", pinned)
     before = {version: copies(job, version) for version in [newest, *older]}
     dry = json.loads(job.outlive("checkpoints", "prune", "--keep", 1, "--dry-run", "--json"))
-    # On a busy machine one may have been given up, at one level or at both; what is left of it goes too.
     going = dry["versions"]
-    whole = [one for one in going if one["version"] in before]
-    replaced = [one for one in whole if one["why"] == "replaced"]
+    replaced = [one for one in going if one["why"] == "replaced"]
     assert {one["why"] for one in going} <= {"replaced", "not-committed"}, dry
     assert [one["version"] for one in replaced] == [one for one in older if one != pinned], dry
     assert not dry["removed"], dry
