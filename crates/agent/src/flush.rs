@@ -124,15 +124,16 @@ impl Writing {
                 _ => drop(work.send(done)),
             }
         };
-        let mut prints = Vec::new();
+        let mut prints = None;
         let failed = match layout {
             Ok(layout) => {
                 let accepted = self.accept(&layout);
                 if accepted.is_ok() {
                     self.copies(&layout, &report);
                 }
-                // After the copies, for which the sums are computed while they are written.
-                prints = prints_of(&layout);
+                // The sums were computed while copies were written. If none was, nothing is told: who
+                // waits for the word that all failed waits for no sums.
+                prints = layout.has_sums().then(|| prints_of(&layout));
                 accepted.err()
             }
             Err(error) => Some(error),
@@ -145,11 +146,11 @@ impl Writing {
         // The slabs are released before the slots may be used again.
         drop(self);
         let mut last = std::mem::take(&mut *lock(&last));
-        last.push(Work::Printed {
+        last.extend(prints.map(|prints| Work::Printed {
             source,
             version,
             prints,
-        });
+        }));
         last.push(Work::FlushOver { source, version });
         let _ = work.send(Work::Together(last));
     }

@@ -243,18 +243,19 @@ impl Job {
         } else {
             core::ptr::with_exposed_provenance_mut(address)
         };
-        let old = self.under(py, |inner| {
+        let (old, described) = self.under(py, |inner| {
             // SAFETY: `hold` keeps the writable memory in its place until the region is
             // replaced, forgotten or the client is gone. That no thread writes to it
             // during a checkpoint or touches it during a restore is asked of the caller.
             unsafe { inner.client()?.protect(name, data, bytes) }?;
-            if let Some(element) = Element::of(element) {
-                inner.client()?.describe(name, element)?;
-            }
-            Ok(inner.declared.insert(name.to_owned(), hold))
+            // First, so that the memory is held whatever comes next.
+            let old = inner.declared.insert(name.to_owned(), hold);
+            let client = inner.client()?;
+            let described = Element::of(element).map(|element| client.describe(name, element));
+            Ok((old, described.unwrap_or(Ok(()))))
         })?;
         drop(old); // not under the lock: it may run code of the program
-        Ok(())
+        described.map_err(|error| raise(py, &error))
     }
 
     /// Forget a declared buffer.

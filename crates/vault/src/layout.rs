@@ -159,6 +159,11 @@ impl<'a> Layout<'a> {
         self.end().sealed
     }
 
+    /// True if the sums of all frames are computed, as they are once a copy was written.
+    pub fn has_sums(&self) -> bool {
+        self.framed.iter().all(|framed| framed.get().is_some())
+    }
+
     /// What each region holds, rank by rank. Computes what is not computed yet.
     pub fn prints(&self) -> impl Iterator<Item = Print<'_>> {
         let mut frames: Vec<Vec<(Vec<u8>, Census)>> = Vec::with_capacity(self.plan.ranks.len());
