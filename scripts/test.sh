@@ -11,6 +11,13 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
 all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e cluster sessions minickpt pages book)
+sources() { # a hash of the files that are tested: their names and what they hold
+    find crates examples scripts tests -type f \
+        \( -name '*.rs' -o -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.sh' \) \
+        -not -path '*/target/*' -print0 2>/dev/null | LC_ALL=C sort -z |
+        xargs -0 sha256sum | sha256sum | cut -c1-16
+}
+
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -20,6 +27,12 @@ system_python=/usr/bin/python3
 # Nor from being optimised over all crates: as long again as the rest of that build.
 [ "${CI:-}" != true ] || export CARGO_PROFILE_RELEASE_LTO=off
 export PATH="$PWD/.deps/python/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+# What is red there is red again, there and on any machine: seeds follow from what is tested.
+if [ "${CI:-}" = true ]; then
+    export OUTLIVE_SEEDS_FROM="${OUTLIVE_SEEDS_FROM:-$(sources)}"
+    export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-$((16#$(printf %s "$OUTLIVE_SEEDS_FROM" | sha256sum | cut -c1-15)))}"
+    echo "seeds follow from OUTLIVE_SEEDS_FROM=$OUTLIVE_SEEDS_FROM"
+fi
 # The Python extension is checked against one known interpreter.
 [ ! -x "$python" ] || export PYO3_PYTHON=$python
 

@@ -3,7 +3,8 @@
 A ``conftest.py`` imports :func:`seed`, a pytest fixture. ``OUTLIVE_SEED`` repeats a run.
 The seed of a test that fails is kept in a file of its own in ``tests/failed-seeds``; as long
 as the file is there, its first seed is run and no fresh one. Nothing but the developer
-removes it. The same in Rust: ``crates/base/src/seed.rs``.
+removes it. ``OUTLIVE_SEEDS_FROM`` is a text that all fresh seeds follow from.
+The same in Rust: ``crates/base/src/seed.rs``.
 """
 
 import os
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 VARIABLE = "OUTLIVE_SEED"
+FROM = "OUTLIVE_SEEDS_FROM"
+"""The variable that the fresh seeds of all tests follow from, if it is set."""
 FAILED = "OUTLIVE_FAILED_SEEDS"
 """The variable that names another directory for the seeds that failed."""
 
@@ -35,7 +38,11 @@ def fresh(name: str = "") -> int:
     """The seed of the variable, or one with which the test failed, or a fresh one."""
     if set_to := os.environ.get(VARIABLE):
         return int(set_to)
-    return next(iter(failed(name) if name else []), random.SystemRandom().randrange(10**9))
+    for kept in failed(name) if name else []:
+        return kept
+    if source := os.environ.get(FROM):
+        return random.Random(f"{source} {name}").randrange(10**9)
+    return random.SystemRandom().randrange(10**9)
 
 
 def keep(name: str, number: int) -> str:

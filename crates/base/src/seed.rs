@@ -5,6 +5,10 @@
 //! other. The line that repeats a run is printed when the test begins, and shown by the
 //! test runner if the test fails. `OUTLIVE_SEED` sets the seed.
 //!
+//! `OUTLIVE_SEEDS_FROM` is a text that the fresh seeds of all tests follow from, each test's
+//! of its own. `make test` sets it to a hash of the sources where `CI=true`: what is changed is
+//! tried with other seeds, and what has failed there fails again, here too.
+//!
 //! A test that panics writes its seed to a file of its own in `tests/failed-seeds` of the
 //! workspace, and says so. As long as the file is there, its first seed is the test's: it is
 //! run instead of a fresh one, and a row begins with it. Nothing but the developer removes
@@ -22,6 +26,8 @@ use std::sync::Once;
 
 /// The variable that repeats a run.
 pub const VARIABLE: &str = "OUTLIVE_SEED";
+/// The variable that the fresh seeds of all tests follow from, if it is set.
+pub const FROM: &str = "OUTLIVE_SEEDS_FROM";
 /// The variable that names another directory for the seeds that failed.
 pub const FAILED: &str = "OUTLIVE_FAILED_SEEDS";
 /// Fresh seeds are below this, so that they are short to type and a test can calculate
@@ -62,7 +68,10 @@ pub fn fresh(package: &str, directory: &str) -> u64 {
             seed
         }
         _ => {
-            let chance = std::hash::RandomState::new().build_hasher().finish();
+            let chance = match std::env::var(FROM).ok().filter(|from| !from.is_empty()) {
+                Some(from) => following(&[&from, package, &test()]),
+                None => std::hash::RandomState::new().build_hasher().finish(),
+            };
             crate::rng::below(crate::rng::draw(chance, 0, 0), FRESH_BELOW)
         }
     };
@@ -173,6 +182,14 @@ fn failed(file: &Path) -> Vec<u64> {
     text.lines().map(number).collect()
 }
 
+/// The same number for the same words on every machine (FNV-1a).
+fn following(words: &[&str]) -> u64 {
+    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 fn set() -> Option<u64> {
     let text = std::env::var(VARIABLE).ok()?;
     Some(
@@ -225,7 +242,7 @@ mod tests {
 
     #[test]
     fn seeds_are_fresh_and_in_a_row() {
-        if set().is_some() {
+        if set().is_some() || std::env::var_os(FROM).is_some() {
             return; // Then they are not fresh.
         }
         let other = || std::thread::spawn(|| crate::seed!()).join().unwrap_or(0);
@@ -234,6 +251,15 @@ mod tests {
         let seed = crate::seed!();
         let row: Vec<u64> = crate::seeds!(3).collect();
         assert_eq!(row, [seed, seed + 1, seed + 2]);
+    }
+
+    #[test]
+    fn seeds_that_follow_are_each_tests_own() {
+        let one = following(&["sources", "crate", "test"]);
+        assert_eq!(one, following(&["sources", "crate", "test"]));
+        for other in [["changed", "crate", "test"], ["sources", "crat", "etest"]] {
+            assert_ne!(one, following(&other));
+        }
     }
 
     #[test]

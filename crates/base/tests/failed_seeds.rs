@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use outlive_base::seed::{FAILED, FRESH_BELOW, VARIABLE};
+use outlive_base::seed::{FAILED, FRESH_BELOW, FROM, VARIABLE};
 
 /// The variable that tells one of the tests at the end how to fail.
 const HOW: &str = "OUTLIVE_TEST_FAILS";
@@ -22,7 +22,7 @@ fn run(directory: &Path, test: &str, how: &str, seed: Option<u64>) -> (bool, Str
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--test-threads=2"]);
     command.env(HOW, how).env(FAILED, directory);
-    command.env_remove(VARIABLE);
+    command.env_remove(VARIABLE).env_remove(FROM);
     if let Some(seed) = seed {
         command.env(VARIABLE, seed.to_string());
     }

@@ -110,6 +110,38 @@ fn frames_of_all_sizes_arrive_whole_and_in_order() {
     assert_eq!((one.waiting(), one.refused()), (0, 0));
 }
 
+/// Whose call was not answered before its frame was there and the other one left.
+#[test]
+fn a_goodbye_reaches_whoever_sent_something() {
+    let (mut one, mut two) = two();
+    let sent = frame(3, 300, Vec::new());
+    one.send(1, sent.clone());
+    let end = Instant::now() + BOUND;
+    let came = loop {
+        // Not `look` nor `wait`: the call of the other one stays unanswered.
+        one.flushed();
+        if let Some((_, came)) = two.receive() {
+            break came;
+        }
+        assert!(Instant::now() < end, "nothing came");
+    };
+    assert_eq!(came, sent);
+    thread::scope(|scope| {
+        scope.spawn(move || two.leave(BOUND));
+        thread::sleep(Duration::from_millis(50));
+        let end = Instant::now() + BOUND;
+        let told = loop {
+            one.look();
+            if let Some(news) = one.news() {
+                break news;
+            }
+            one.wait(one.now() + Time::from_ms(1));
+            assert!(Instant::now() < end, "nothing was told");
+        };
+        assert_eq!(told, News::Left(1));
+    });
+}
+
 #[test]
 fn a_key_of_another_job_is_refused() {
     let doors: Vec<Door> = (0..2).map(|_| door(None).expect("UCX")).collect();

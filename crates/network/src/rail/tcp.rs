@@ -241,7 +241,17 @@ impl Tcp {
         match progress {
             Progress::Fine => {}
             Progress::Recalled => self.watch(peer),
-            Progress::Dead => self.bury(peer, News::Dead(peer)),
+            Progress::Dead => {
+                self.hear_out();
+                self.bury(peer, News::Dead(peer));
+            }
+        }
+    }
+
+    /// Reads all that is here: a goodbye counts more than a listener that is closed.
+    fn hear_out(&mut self) {
+        for token in self.incoming.keys().copied().collect::<Vec<u64>>() {
+            self.read(token);
         }
     }
 
@@ -295,6 +305,30 @@ impl Tcp {
                     return;
                 }
             }
+        }
+    }
+
+    /// [`Rail::leave`], of which `others` are told as well: whoever knows this process by another
+    /// way, whose call may not have been answered yet.
+    pub(crate) fn leave_also(&mut self, others: BTreeSet<u32>, bound: Duration) {
+        let key = Key {
+            comm: 0,
+            sequence: 0,
+            incarnation: self.options.incarnation,
+            protocol: GOODBYE,
+        };
+        let callers = self.incoming.values().filter_map(|one| one.from);
+        let known = self.outgoing.keys().copied().chain(callers);
+        let peers: BTreeSet<u32> = known.chain(others).collect();
+        for peer in peers {
+            let (msg, body) = ([0; 32], None);
+            self.send(peer, Frame { key, msg, body });
+        }
+        let end = Instant::now() + bound;
+        while !self.flushed() && Instant::now() < end {
+            let until = self.now() + Time::from_ms(20);
+            self.wait(until);
+            self.progress();
         }
     }
 
@@ -402,23 +436,6 @@ impl Rail for Tcp {
         self.queued == 0
     }
     fn leave(&mut self, bound: Duration) {
-        let key = Key {
-            comm: 0,
-            sequence: 0,
-            incarnation: self.options.incarnation,
-            protocol: GOODBYE,
-        };
-        let callers = self.incoming.values().filter_map(|one| one.from);
-        let peers: BTreeSet<u32> = self.outgoing.keys().copied().chain(callers).collect();
-        for peer in peers {
-            let (msg, body) = ([0; 32], None);
-            self.send(peer, Frame { key, msg, body });
-        }
-        let end = Instant::now() + bound;
-        while !self.flushed() && Instant::now() < end {
-            let until = self.now() + Time::from_ms(20);
-            self.wait(until);
-            self.progress();
-        }
+        self.leave_also(BTreeSet::new(), bound);
     }
 }

@@ -626,7 +626,9 @@ impl Rail for Ucx {
         }
         // The goodbye needs its time, too: without it they would take this for a death.
         let left = end.saturating_duration_since(Instant::now());
-        self.control.leave(left.max(bound / 2));
+        let known = self.outgoing.keys().copied().chain(self.incoming.senders());
+        let known = known.collect();
+        self.control.leave_also(known, left.max(bound / 2));
     }
 }
 

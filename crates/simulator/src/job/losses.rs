@@ -90,6 +90,7 @@ fn options(seed: u64, loss: &Loss) -> Options {
         torn: 0,
         scrub: None,
         slow: 0,
+        transfer_hangs: 0,
         late: 0,
         waits: 0,
         weights: Weights::default(),

@@ -95,6 +95,11 @@ impl Incoming {
         order.put(fetch.sequence, frame, |frame| give(fetch.from, frame));
     }
 
+    /// Of whom something came.
+    pub(super) fn senders(&self) -> impl Iterator<Item = u32> {
+        self.orders.keys().copied()
+    }
+
     /// True while UCX may write to a buffer.
     pub(super) fn fetching(&self) -> bool {
         !self.fetches.is_empty()
