@@ -30,6 +30,7 @@ FLOORS = {
     "vault": 4,
     "objects": 4,
     "minickpt": 4,
+    "keeper": 4,
     "agent": 5,
     "memory-server": 5,
     "client": 5,

@@ -1,6 +1,6 @@
-//! Keeper and agent of a node.
+//! The agent of a node.
 //!
-//! The keeper ([`keeper`]) owns the node's staging memory and starts the agent. What an agent
+//! Its keeper ([`outlive_keeper`]) owns the node's staging memory and starts it. What an agent
 //! decides is [`outlive_control::node`]; here is what it lives in: it serves the ranks over a
 //! Unix socket and its peers over TCP, and moves bytes between slabs, storage and partners.
 //! `docs/design/first-rescue.md` shows how they meet, `docs/design/node.md` where the line is.
@@ -11,7 +11,6 @@ pub mod fuzz;
 mod health;
 mod ipc_server;
 mod journal;
-pub mod keeper;
 mod kept;
 mod look;
 mod memory;

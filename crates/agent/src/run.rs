@@ -20,7 +20,6 @@ use outlive_vault::{Directory, Faulty, Record, Store, Vault, WriteError};
 use crate::faults::{Faults, OfShared};
 use crate::health::Sensors;
 use crate::ipc_server::{CONNECTIONS_MAX, IpcEvent, IpcServer};
-use crate::keeper::{Caught, Deposit};
 use crate::kept::{KEPT_TAG, Kept};
 use crate::memory::{Block, Memory, Work, share};
 use crate::places::Places;
@@ -33,6 +32,7 @@ use crate::turns::Turns;
 use crate::workers::{Pool, THREADS};
 use crate::world::{Process, World};
 use outlive_control::node::shell::{Link, PeerMessage};
+use outlive_keeper::{Caught, Deposit};
 
 /// Events that one turn takes at most.
 const TOGETHER_MAX: usize = 16;
@@ -56,7 +56,7 @@ enum Woken {
 }
 
 /// Runs the agent of a node until the launcher orders its end. Started by the
-/// keeper; see [`crate::keeper`].
+/// keeper; see [`outlive_keeper`].
 ///
 /// SIGTERM ends it together with its ranks: it comes when the job is over or the
 /// launcher is gone, and ranks that nobody supervises would meet those of the next

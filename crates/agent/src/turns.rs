@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error};
 
-use crate::keeper::Caught;
+use outlive_keeper::Caught;
 
 /// The longest turn so far.
 pub(crate) struct Turns {

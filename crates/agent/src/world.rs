@@ -34,7 +34,6 @@ use rustix::process::{Pid, Signal};
 use crate::flush::Writing;
 use crate::health::Sensors;
 use crate::ipc_server::is_readable;
-use crate::keeper::Deposit;
 use crate::look::look;
 use crate::memory::{Block, Memory, Work, control_tag, share, slab_tag};
 use crate::parity;
@@ -48,6 +47,7 @@ use crate::stacks;
 use crate::storage;
 use crate::turns::Turns;
 use crate::workers::Pool;
+use outlive_keeper::Deposit;
 
 /// What may be put off at a fail point; then its wait is over.
 const PUT_OFF_MAX: usize = 1 << 16;

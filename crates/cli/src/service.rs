@@ -3,9 +3,9 @@
 
 use std::ffi::CStr;
 
-use outlive_agent::keeper::{self, KeeperOptions};
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_control::orders::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
+use outlive_keeper::KeeperOptions;
 
 /// `outlive keeper`.
 pub fn keeper() -> Result<u8> {
@@ -22,7 +22,7 @@ pub fn keeper() -> Result<u8> {
         .ok()
         .and_then(|text| text.parse().ok());
     let launcher = options.parent;
-    keeper::run(options, || {
+    outlive_keeper::run(options, || {
         outlive_launch::segments::after_launcher(&spec.job_dir, launcher);
     })?;
     Ok(0)

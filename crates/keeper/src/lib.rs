@@ -28,7 +28,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 pub use deposit::Deposit;
-pub(crate) use process::Caught;
+pub use process::Caught;
 pub use supervise::run;
 pub use wire::{BATCH_MAX, DATAGRAM_BYTES_MAX, TAG_BYTES_MAX, fuzz_parsers};
 

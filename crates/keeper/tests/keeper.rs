@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
-use outlive_agent::keeper::{Deposit, KEEPER_FD, KeeperOptions, run};
 use outlive_base::Code;
+use outlive_keeper::{Deposit, KEEPER_FD, KeeperOptions, run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 

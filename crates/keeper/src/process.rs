@@ -10,25 +10,29 @@ use rustix::io::FdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Resource, Rlimit, Signal};
 
-use super::{AGENT_RESTARTS, KEEPER_FD};
+use crate::{AGENT_RESTARTS, KEEPER_FD};
 
 /// A running agent.
-pub(super) struct Agent {
-    pub(super) child: Child,
+pub(crate) struct Agent {
+    pub(crate) child: Child,
     /// Readable once the agent has ended.
-    pub(super) pidfd: OwnedFd,
+    pub(crate) pidfd: OwnedFd,
     /// None once the agent has closed its end.
-    pub(super) line: Option<OwnedFd>,
+    pub(crate) line: Option<OwnedFd>,
 }
 
 /// A signal as a readable descriptor; the signal's mask is put back when dropped.
-pub(crate) struct Caught {
-    pub(super) descriptor: OwnedFd,
+pub struct Caught {
+    pub(crate) descriptor: OwnedFd,
     before: libc::sigset_t,
 }
 
 impl Caught {
-    pub(crate) fn catch(signal: libc::c_int) -> io::Result<Caught> {
+    /// Blocks the signal in this thread, and in those that it starts.
+    ///
+    /// # Errors
+    /// Of the system, which lacks descriptors.
+    pub fn catch(signal: libc::c_int) -> io::Result<Caught> {
         // SAFETY: the sets are plain memory, filled before use by the calls
         // below; the calls only touch this thread's mask and memory given here.
         unsafe {
@@ -57,7 +61,7 @@ impl Caught {
 
 impl Caught {
     /// True if the signal has come since the last look.
-    pub(crate) fn has_come(&self) -> bool {
+    pub fn has_come(&self) -> bool {
         rustix::io::read(&self.descriptor, &mut [0; 128]).is_ok()
     }
 }
@@ -74,7 +78,7 @@ impl Drop for Caught {
 }
 
 /// Starts the agent with a fresh socket pair. It dies with this thread.
-pub(super) fn start(command: &[OsString], restarts: u32) -> io::Result<Agent> {
+pub(crate) fn start(command: &[OsString], restarts: u32) -> io::Result<Agent> {
     let [program, arguments @ ..] = command else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -129,7 +133,7 @@ pub(super) fn start(command: &[OsString], restarts: u32) -> io::Result<Agent> {
 
 /// A descriptor that is readable once this process's parent has ended; None if
 /// it has ended already.
-pub(super) fn watch_parent(expected: Option<u32>) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn watch_parent(expected: Option<u32>) -> io::Result<Option<OwnedFd>> {
     let Some(parent) = rustix::process::getppid() else {
         return Ok(None);
     };
@@ -146,7 +150,7 @@ pub(super) fn watch_parent(expected: Option<u32>) -> io::Result<Option<OwnedFd>>
 }
 
 /// Raises the limit of open files as far as allowed and gives it.
-pub(super) fn raise_descriptor_limit() -> usize {
+pub(crate) fn raise_descriptor_limit() -> usize {
     let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: maximum,
@@ -162,7 +166,7 @@ pub(super) fn raise_descriptor_limit() -> usize {
 }
 
 impl Agent {
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         // It fails only if the agent has ended, which the pidfd tells.
         let _ = rustix::process::pidfd_send_signal(self.pidfd.as_fd(), signal);
     }

@@ -10,7 +10,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::wire::{BATCH_MAX, DATAGRAM_BYTES_MAX};
+use crate::wire::{BATCH_MAX, DATAGRAM_BYTES_MAX};
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(BATCH_MAX));
 

@@ -9,9 +9,9 @@ use outlive_base::{Code, Entity, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags};
 
-use super::datagrams::{Parcel, receive, send};
-use super::wire::{Answer, Status, TAG_BYTES_MAX, Wish, parse_answer, write_wish};
-use super::{AGENT_RESTARTS, KEEPER_FD};
+use crate::datagrams::{Parcel, receive, send};
+use crate::wire::{Answer, Status, TAG_BYTES_MAX, Wish, parse_answer, write_wish};
+use crate::{AGENT_RESTARTS, KEEPER_FD};
 
 /// Bound of every exchange with the keeper, which does nothing that takes time.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::datagrams::{Parcel, receive, send};
-use super::process::{self, Agent, Caught};
-use super::wire::{Answer, BATCH_MAX, Status, Wish, parse_wish, write_answer};
-use super::{ExitReason, KeeperOptions};
+use crate::datagrams::{Parcel, receive, send};
+use crate::process::{self, Agent, Caught};
+use crate::wire::{Answer, BATCH_MAX, Status, Wish, parse_wish, write_answer};
+use crate::{ExitReason, KeeperOptions};
 
 /// Descriptors that the keeper needs for itself.
 const OWN_DESCRIPTORS: usize = 64;
