@@ -58,7 +58,7 @@ pub fn orders(bytes: &[u8]) {
 
 /// Requests on streams between agents, and their answers.
 pub fn streams(bytes: &[u8]) {
-    outlive_agent::fuzz::streams(bytes);
+    outlive_copies::fuzz::streams(bytes);
 }
 
 fn datagram<M: Message>(bytes: &[u8]) {

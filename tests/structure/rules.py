@@ -31,6 +31,7 @@ FLOORS = {
     "objects": 4,
     "minickpt": 4,
     "keeper": 4,
+    "copies": 5,
     "agent": 5,
     "memory-server": 5,
     "client": 5,

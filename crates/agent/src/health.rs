@@ -3,11 +3,10 @@
 
 use std::path::PathBuf;
 
+use outlive_copies::memory::Work;
+use outlive_copies::reports::Reports;
+use outlive_copies::workers::Pool;
 use outlive_node::health::{Root, read};
-
-use crate::memory::Work;
-use crate::reports::Reports;
-use crate::workers::Pool;
 
 /// For tests: a directory whose `proc` and `sys` stand for those of the machine.
 pub const ROOT_VARIABLE: &str = "OUTLIVE_HEALTH_ROOT";

@@ -18,10 +18,9 @@ use std::time::Duration;
 use crossbeam_channel::SendTimeoutError;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_capture::ipc::{Connection as Socket, IpcError, Listener, ToAgent};
+use outlive_copies::reports::Reports;
 use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags};
-
-use crate::reports::Reports;
 
 /// Most connections at once: a bound against a program that leaks them.
 pub const CONNECTIONS_MAX: usize = 16_384;

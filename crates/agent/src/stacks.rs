@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, unbounded};
 use outlive_base::Rank;
 use outlive_control::orders::{Place, RankStacks};
-
-use crate::memory::Work;
-use crate::reports::Reports;
+use outlive_copies::memory::Work;
+use outlive_copies::reports::Reports;
 
 /// Processes that are looked at together: this is on a node whose cores may be busy.
 const TOGETHER: usize = 4;

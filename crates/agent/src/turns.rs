@@ -8,7 +8,6 @@
 use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error};
-
 use outlive_keeper::Caught;
 
 /// The longest turn so far.

@@ -7,47 +7,35 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use outlive_base::control_block::Identity;
 use outlive_base::ipc::ToRank;
-use outlive_base::level::StoreKind;
-use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_base::{Error, Incarnation, NodeId, Rank, Result, Version};
 use outlive_capture::control::ControlBlock;
 use outlive_capture::ipc::Connection;
 use outlive_capture::slab::Slab;
-use outlive_control::node::copies::{Reading, Scrubbed};
-use outlive_control::node::shell::{
-    Ask, Collected, CommandLine, Flush, Link, Making, PeerMessage, Rebuild, Shell, With,
-};
-use outlive_control::node::{HOLD_MAX, SHORT_BYTES};
+use outlive_control::node::HOLD_MAX;
+use outlive_control::node::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
 use outlive_control::orders::{Fault, Member, Notice, Order, decode, encode};
 use outlive_control::traffic::Traffic;
-use outlive_ledger::{GcPolicy, Record};
+use outlive_copies::memory::{Block, Memory, Work, control_tag, share, slab_tag};
+use outlive_copies::places::Places;
+use outlive_copies::record_writer::RecordWriter;
+use outlive_copies::reports::Reports;
+use outlive_copies::storage;
+use outlive_copies::workers::Pool;
+use outlive_keeper::Deposit;
 use outlive_network::{Driver, Event as NetEvent};
-use outlive_vault::Removal;
 use rustix::process::{Pid, Signal};
 
-use crate::flush::Writing;
 use crate::health::Sensors;
 use crate::ipc_server::is_readable;
-use crate::look::look;
-use crate::memory::{Block, Memory, Work, control_tag, share, slab_tag};
-use crate::parity;
-use crate::places::Places;
-use crate::rebuild::Rebuilding;
-use crate::record_writer::{Beside, RecordWriter};
-use crate::reports::Reports;
-use crate::scrub;
-use crate::serving;
 use crate::stacks;
-use crate::storage;
 use crate::turns::Turns;
-use crate::workers::Pool;
-use outlive_keeper::Deposit;
 
 /// What may be put off at a fail point; then its wait is over.
 const PUT_OFF_MAX: usize = 1 << 16;
@@ -56,9 +44,6 @@ const PUT_OFF_MAX: usize = 1 << 16;
 /// how often it looks.
 const SAY_MAX: Duration = Duration::from_millis(200);
 const SAY_STEP: Duration = Duration::from_millis(1);
-
-/// Free bytes of node storage from which on a short version that is replaced may stay a second.
-const PLENTY_BYTES: u64 = 256 << 20;
 
 /// A connection of a process.
 pub struct Process {
@@ -139,7 +124,7 @@ impl World {
     }
 
     /// Reports what could not be begun.
-    fn protected(&self, begun: Result<()>) {
+    pub(super) fn protected(&self, begun: Result<()>) {
         if begun.is_err() {
             let _ = self.work.send(Work::Protected { result: begun });
         }
@@ -165,111 +150,6 @@ impl World {
         ordered
     }
 
-    fn flush(&mut self, flush: Flush<Memory>) {
-        let (source, version) = (flush.captures.source, flush.captures.version);
-        let targets = flush.targets.clone();
-        let quiet = flush.quiet;
-        let places = Arc::clone(&self.places);
-        let work = self.work.clone();
-        let writing = Writing { flush, places };
-        let Err(error) = self.outgoing.run(move || writing.run(&work)) else {
-            return;
-        };
-        if quiet {
-            return self.protected(Err(error));
-        }
-        let each = targets.into_iter().map(|target| Work::LevelDone {
-            source,
-            version,
-            level: target.level(),
-            result: Err(error.clone()),
-        });
-        let over = Work::FlushOver { source, version };
-        let all = each.chain([over]).collect();
-        let _ = self.work.send(Work::Together(all));
-    }
-
-    fn make_parity(&mut self, making: Making) {
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let (source, version, level) = (making.source, making.version, making.group.level);
-        let quiet = making.quiet;
-        let served = self.places.served.as_ref();
-        let served = served.filter(|_| level.store() == StoreKind::Server);
-        let pool = served.map_or(&self.outgoing, |served| &served.pool);
-        let job = move || parity::run(&places, &making, &work);
-        let Err(error) = pool.run(job) else {
-            return;
-        };
-        let failed = match quiet {
-            true => Work::Protected { result: Err(error) },
-            false => Work::ParityMade {
-                source,
-                version,
-                level,
-                result: Err(error),
-            },
-        };
-        let _ = self.work.send(failed);
-    }
-
-    fn rebuild(&mut self, wanted: Rebuild<Memory>) {
-        let (incarnation, source, version) = (wanted.incarnation, wanted.source, wanted.version);
-        let places = Arc::clone(&self.places);
-        let work = self.work.clone();
-        let rebuilding = Rebuilding { wanted, places };
-        let report = move |result| Work::Rebuilt {
-            incarnation,
-            source,
-            version,
-            result,
-        };
-        let job = move || drop(work.send(report(rebuilding.run())));
-        if let Err(error) = self.outgoing.run(job) {
-            let _ = self.work.send(report(Err(error)));
-        }
-    }
-
-    fn inventory(&mut self, incarnation: Incarnation) {
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let job = move || {
-            let found = Ok(look(&places));
-            let _ = work.send(Work::Inventory { incarnation, found });
-        };
-        if let Err(error) = self.incoming.run(job) {
-            let found = Err(error);
-            let _ = self.work.send(Work::Inventory { incarnation, found });
-        }
-    }
-
-    fn collect(&mut self, policy: GcPolicy, shared: bool) {
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let plenty = Arc::clone(&self.plenty);
-        let wait = plenty.load(Ordering::Relaxed);
-        self.recorder.run_beside(Beside::new(move |store| {
-            let found = store.found().map_err(Error::from);
-            let removal = found.and_then(|found| store.removal(found, policy));
-            let tombs = removal.as_ref().map(Removal::tombs).unwrap_or_default();
-            let rest = move || {
-                let result = removal.and_then(|what| collect(&places, &what, shared, &plenty));
-                let _ = work.send(Work::Collected { result });
-            };
-            (tombs, Box::new(rest))
-        }));
-        if !wait {
-            self.recorder.hurry();
-        }
-    }
-
-    fn finished(&mut self, record: Record) {
-        let (store, work) = (Arc::clone(&self.places.store), self.work.clone());
-        let job = move || {
-            let result = store.records().persist(&record).map_err(Error::from);
-            let _ = work.send(Work::Protected { result });
-        };
-        let begun = self.recorder.run(job);
-        self.protected(begun);
-    }
-
     /// Hands to the kernel what the launcher is told, as far as that is possible at once: a node
     /// that is to be cut off has said so before.
     fn say_all(&mut self) {
@@ -290,111 +170,10 @@ impl World {
         self.places.endpoint.flush();
     }
 
-    fn scrub(&self, reading: Box<Reading>) {
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let copy = reading.copy;
-        let begun = self
-            .scrubber
-            .run(move || scrub::run(&places, &reading, &work));
-        if let Err(error) = begun {
-            let outcome = Scrubbed::Unreadable(error);
-            let _ = self.work.send(Work::Scrubbed { copy, outcome });
-        }
-    }
-
-    fn corrupt(&mut self, id: u32, level: Level) {
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let begun = self.incoming.run(move || {
-            let result = storage::corrupt(&places, level);
-            let _ = work.send(Work::Corrupted { id, level, result });
-        });
-        if begun.is_err() {
-            let result = begun;
-            let _ = self.work.send(Work::Corrupted { id, level, result });
-        }
-    }
-
     /// Where a rank writes its own files of a version.
-    fn routed(&self, incarnation: Incarnation, version: Version, rank: Rank) -> PathBuf {
+    pub(super) fn routed(&self, incarnation: Incarnation, version: Version, rank: Rank) -> PathBuf {
         let name = format!("i{}-v{}-r{}", incarnation.0, version.0, rank.0);
         self.places.files.join(name)
-    }
-
-    fn route(&mut self, rank: Rank, sequence: u32, directory: PathBuf, name: &str) {
-        let path = directory.join(name).display().to_string();
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let job = move || {
-            let made = places
-                .faults
-                .before_write(0)
-                .and_then(|()| std::fs::create_dir_all(&directory));
-            let message = match made {
-                Ok(()) => ToRank::Path { path },
-                Err(error) => ToRank::Error {
-                    error: Error::io(&directory, "create a directory for routed files", &error),
-                },
-            };
-            let _ = work.send(Work::Routed {
-                rank,
-                sequence,
-                message,
-            });
-        };
-        if let Err(error) = self.incoming.run(job) {
-            let message = ToRank::Error { error };
-            let _ = self.work.send(Work::Routed {
-                rank,
-                sequence,
-                message,
-            });
-        }
-    }
-
-    /// Removes directories without waiting for it; what is left is removed when the
-    /// next incarnation opens.
-    fn remove_routed(&mut self, directories: impl FnOnce(&Path) -> Vec<PathBuf> + Send + 'static) {
-        let places = Arc::clone(&self.places);
-        let job = move || {
-            for directory in directories(&places.files) {
-                if let Err(error) = std::fs::remove_dir_all(&directory)
-                    && error.kind() != std::io::ErrorKind::NotFound
-                {
-                    tracing::warn!(%error, directory = %directory.display(), "not removed");
-                }
-            }
-        };
-        if let Err(error) = self.incoming.run(job) {
-            tracing::warn!(%error, "routed files stay");
-        }
-    }
-
-    fn make_slab(&mut self, ask: Ask<Memory>) {
-        let Ask::Slab {
-            rank,
-            slot,
-            ticket,
-            bytes,
-            stop,
-            old,
-        } = ask
-        else {
-            return;
-        };
-        let (work, places) = (self.work.clone(), Arc::clone(&self.places));
-        let report = move |made| Work::SlabMade {
-            rank,
-            slot,
-            ticket,
-            made,
-        };
-        let begun = self.memory_maker.run(move || {
-            drop(old);
-            let made = Memory::make(bytes, &stop, &places.faults);
-            let _ = work.send(report(made));
-        });
-        if let Err(error) = begun {
-            let _ = self.work.send(report(Err(error)));
-        }
     }
 }
 
@@ -601,49 +380,5 @@ impl Shell for World {
         let ordered = self.hold(id);
         self.turns.excuse(held.elapsed());
         ordered
-    }
-}
-
-/// Removes what may go; `plenty` says then whether the next may wait for a while.
-fn collect(
-    places: &Arc<Places>,
-    removal: &Removal,
-    shared: bool,
-    plenty: &AtomicBool,
-) -> Result<Collected> {
-    let report = places.store.remove(removal)?;
-    collect_served(places, removal.policy());
-    let short = report
-        .removed
-        .iter()
-        .all(|(_, _, length)| *length <= SHORT_BYTES);
-    let room = places.store.store().room();
-    let much = room.is_ok_and(|room| room >= PLENTY_BYTES);
-    plenty.store(short && much, Ordering::Relaxed);
-    if shared {
-        places
-            .shared_records
-            .collect(&places.shared, removal.policy().clone());
-    }
-    Ok(Collected {
-        removed: report.removed.iter().map(|(id, ..)| *id).collect(),
-        forgotten: report.forgotten.into_iter().collect(),
-    })
-}
-
-/// Removes at the memory server what newer versions have replaced, once that is on record here.
-fn collect_served(places: &Arc<Places>, policy: &GcPolicy) {
-    let Some(served) = &places.served else {
-        return;
-    };
-    let (theirs, policy) = (Arc::clone(places), policy.clone());
-    let job = move || {
-        // What stays is found the next time; a server that is lost has nothing.
-        if let Err(error) = serving::collect(&theirs, &policy) {
-            tracing::info!(%error, "nothing is removed at the memory server");
-        }
-    };
-    if let Err(error) = served.pool.run(job) {
-        tracing::info!(%error, "nothing is removed at the memory server");
     }
 }

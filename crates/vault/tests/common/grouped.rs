@@ -175,7 +175,7 @@ impl Job {
         Group::of(level, groups, parts, NodeId(node))
     }
 
-    /// Makes a parity of what there is and writes it, as `agent::parity::make` does.
+    /// Makes a parity of what there is and writes it, as `copies::parity::make` does.
     pub fn make_parity(
         &self,
         version: u64,
@@ -261,7 +261,7 @@ impl Job {
         }
     }
 
-    /// Brings back the bytes of a node's ranks from what is stored, as `agent::rebuild` does: the
+    /// Brings back the bytes of a node's ranks from what is stored, as `copies::rebuild` does: the
     /// copies that commits name, the nearest first, through the vault's own readers.
     ///
     /// # Errors

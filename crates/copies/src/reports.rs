@@ -31,7 +31,6 @@ impl<T> Reports<T> {
     }
 
     /// Over a queue of which the reader waits for it alone.
-    #[cfg(test)]
     pub fn unwatched(queue: Sender<T>) -> Reports<T> {
         Reports { queue, waker: None }
     }

@@ -6,7 +6,6 @@
 //! else is removed there; so many bytes a second and no more, whatever they are read from.
 
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::{Error, NodeId, Result};
@@ -17,33 +16,18 @@ use outlive_vault::{
 };
 
 use crate::journal::Journal;
-use crate::memory::Work;
 use crate::paced::Paced;
 use crate::places::Places;
 use crate::rate::Rate;
-use crate::world::World;
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
 
-impl World {
-    /// Makes a copy for shared storage; what hinders that is told as its failure.
-    pub fn transfer(&self, wanted: Box<Transferring>) {
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let id = wanted.part.id;
-        let begun = self.transferrer.run(move || {
-            let result = transfer(&places, &wanted);
-            let _ = work.send(Work::Transferred { id, result });
-        });
-        if let Err(error) = begun {
-            let result = Err(error);
-            let _ = self.work.send(Work::Transferred { id, result });
-        }
-    }
-}
-
-/// `None`: it was stopped.
-fn transfer(places: &Places, wanted: &Transferring) -> Result<Option<Part>> {
+/// Makes a copy for shared storage. `None`: it was stopped.
+///
+/// # Errors
+/// What hinders that.
+pub fn run(places: &Places, wanted: &Transferring) -> Result<Option<Part>> {
     let part = &wanted.part;
     let (id, length, digest) = (part.id, part.length, part.digest);
     let sealed = Sealed { id, length, digest };

@@ -3,11 +3,11 @@
 
 use std::io::{Read, Write};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
+use outlive_control::orders::decode;
 use outlive_network::{Identity, Stream};
 use outlive_vault::{
     Bytes, Container, Key, Parity, ParityFile, Sealed, Vault, WriteOptions, of_the_sum,
@@ -21,33 +21,36 @@ use crate::peers::{
 use crate::places::Places;
 use crate::reports::Reports;
 use crate::serving::served_at;
-use crate::world::World;
-use outlive_control::orders::decode;
 
 /// Bytes of a range that are read at a time.
 const RANGE_CHUNK: usize = 1 << 20;
 
-impl World {
-    /// A peer wants something on a stream.
-    pub fn on_stream(&mut self, from: Identity, header: &[u8], stream: Stream) -> Result<()> {
-        // One that its peer uses again, or has ended.
-        let request = match header.is_empty() {
-            true => None,
-            false => Some(decode::<StreamRequest>(header)?),
-        };
-        let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let job = move || {
-            let mut stream = stream;
-            let request = request.map_or_else(|| read_request(&mut stream, from.peer), Ok);
-            match request.and_then(|it| serve(&places, from, it, &mut stream, &work)) {
-                // The next version's bytes come after much else that wakes the agent.
-                Ok(true) => places.endpoint.park_later(stream),
-                Ok(false) => {}
-                // Who asked meets the same, and tells it unless a lost node explains it.
-                Err(error) => tracing::info!(%error, from = from.peer.0, "a stream ended"),
-            }
-        };
-        self.incoming.run(job)
+/// What opens a stream; `None`: one that its peer uses again, or has ended.
+///
+/// # Errors
+/// If it cannot be understood.
+pub fn request_of(header: &[u8]) -> Result<Option<StreamRequest>> {
+    match header.is_empty() {
+        true => Ok(None),
+        false => Ok(Some(decode::<StreamRequest>(header)?)),
+    }
+}
+
+/// Serves a peer's stream, and keeps it for the next if it can be used again.
+pub fn run(
+    places: &Places,
+    from: Identity,
+    request: Option<StreamRequest>,
+    mut stream: Stream,
+    work: &Reports<Work>,
+) {
+    let request = request.map_or_else(|| read_request(&mut stream, from.peer), Ok);
+    match request.and_then(|it| serve(places, from, it, &mut stream, work)) {
+        // The next version's bytes come after much else that wakes the agent.
+        Ok(true) => places.endpoint.park_later(stream),
+        Ok(false) => {}
+        // Who asked meets the same, and tells it unless a lost node explains it.
+        Err(error) => tracing::info!(%error, from = from.peer.0, "a stream ended"),
     }
 }
 
