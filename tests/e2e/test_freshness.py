@@ -1,4 +1,5 @@
-"""What regions hold: those that used to change and do not any more, and numbers that are none."""
+"""What regions hold: those that used to change and do not any more, numbers that are none, and what
+was written to while it was captured."""
 
 import re
 
@@ -75,3 +76,26 @@ def test_what_can_not_be_refused(job: Job) -> None:
     program = misuse("census", "nan", 7)
     result = single(job).run("--levels", "disk", program=program)
     assert lines(result, "describe")[0][1:3] == ["-100", "OL-100"], result.out
+
+
+def test_what_is_written_to_while_it_is_captured(job: Job) -> None:
+    job.extra |= {"OUTLIVE_CHECK_CAPTURES": "1"}
+    result = single(job).run("--levels", "memory", program=misuse("torn", 500))
+    assert result.status == 0, result.out + result.err
+    (torn,) = lines(result, "torn")
+    assert torn[1:3] == ["-207", "OL-207"] and "'field'" in " ".join(torn), result.out
+    assert lines(result, "version") == [["version", "1", "0"]], result.out
+
+
+@pytest.mark.parametrize("word", ["", "0"])
+def test_it_is_looked_for_only_if_that_is_wanted(job: Job, word: str) -> None:
+    job.extra |= {"OUTLIVE_CHECK_CAPTURES": word}
+    result = single(job).run("--levels", "memory", program=misuse("torn", 10))
+    assert result.status == 0 and lines(result, "torn") == [], result.out + result.err
+
+
+def test_a_word_that_nobody_understands(job: Job) -> None:
+    job.extra |= {"OUTLIVE_CHECK_CAPTURES": "perhaps"}
+    result = single(job).run("--levels", "memory", program=misuse("ranks", 1))
+    assert lines(result, "open")[0][2] == "-600", result.out
+    assert "'perhaps' is neither 1 nor 0" in result.out, result.out

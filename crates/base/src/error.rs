@@ -73,6 +73,8 @@ codes! {
     RegionUnchanged = 205, "region does not change any more";
     /// A region holds NaN or infinity.
     RegionNotFinite = 206, "region holds NaN or infinity";
+    /// A region was written to while it was captured.
+    RegionTorn = 207, "region written to while it was captured";
 
     /// The node's agent cannot be reached.
     AgentUnreachable = 300, "agent unreachable";

@@ -487,6 +487,7 @@ mod tests {
         for name in [
             "AGENT",
             "BIN",
+            "CHECK_CAPTURES",
             "COLLECTIVES",
             "COMM_RANK",
             "COPY_THREADS",

@@ -55,6 +55,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_SHARED_MEMORY = 204
     integer, parameter, public :: OUTLIVE_E_REGION_UNCHANGED = 205
     integer, parameter, public :: OUTLIVE_E_REGION_NOT_FINITE = 206
+    integer, parameter, public :: OUTLIVE_E_REGION_TORN = 207
     integer, parameter, public :: OUTLIVE_E_AGENT_UNREACHABLE = 300
     integer, parameter, public :: OUTLIVE_E_AGENT_TIMEOUT = 301
     integer, parameter, public :: OUTLIVE_E_MEMORY_BUDGET = 302

@@ -130,6 +130,23 @@ pub fn copy_threads(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<us
     Ok(told.map(|threads| threads as usize))
 }
 
+/// `OUTLIVE_CHECK_CAPTURES`: whether captures are compared with the memory that they were copied
+/// from, if told.
+pub fn check_captures(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<bool>> {
+    let name = "OUTLIVE_CHECK_CAPTURES";
+    match lookup(name).as_deref().map(str::trim) {
+        None | Some("") => Ok(None),
+        Some("0" | "false") => Ok(Some(false)),
+        Some("1" | "true") => Ok(Some(true)),
+        Some(other) => Err(Error::new(
+            Code::Config,
+            Entity::Option(name.into()),
+            format!("'{}' is neither 1 nor 0", cut(other)),
+            "set it to 1 to compare each capture with its memory, or unset it",
+        )),
+    }
+}
+
 /// A variable that holds a positive number; `None` if it is not set, or empty.
 fn positive(
     lookup: &dyn Fn(&str) -> Option<String>,
@@ -308,6 +325,27 @@ mod tests {
         assert_eq!(lost.socket(place).unwrap_err().code(), Code::Config);
         let bad = with(&[("OUTLIVE_AGENT", "/a"), ("OUTLIVE_NODES", "0")]);
         assert_eq!(bad.unwrap_err().code(), Code::Config);
+    }
+
+    #[test]
+    fn whether_captures_are_checked_is_understood_or_refused() {
+        let with = |text: &str| check_captures(&|_| Some(text.to_owned()));
+        assert_eq!(check_captures(&|_| None).unwrap(), None);
+        assert_eq!(with("").unwrap(), None);
+        assert_eq!(
+            (with("1").unwrap(), with("true").unwrap()),
+            (Some(true), Some(true))
+        );
+        assert_eq!(
+            (with(" 0").unwrap(), with("false").unwrap()),
+            (Some(false), Some(false))
+        );
+        let error = with("2").unwrap_err();
+        assert_eq!(error.code(), Code::Config);
+        assert!(
+            error.to_string().contains("OUTLIVE_CHECK_CAPTURES"),
+            "{error}"
+        );
     }
 
     #[test]

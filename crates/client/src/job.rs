@@ -40,6 +40,10 @@ pub struct Options {
     /// Threads that copy in a capture, the calling one included. `OUTLIVE_COPY_THREADS`
     /// in the environment comes before it.
     pub copy_threads: usize,
+    /// Whether each capture is compared with the memory that it was copied from: what was written
+    /// to meanwhile costs the version (error 207). Takes about as long as the copy.
+    /// `OUTLIVE_CHECK_CAPTURES` in the environment comes before it.
+    pub check_captures: bool,
 }
 
 impl Default for Options {
@@ -49,6 +53,7 @@ impl Default for Options {
             ranks: None,
             timeout: Duration::from_millis(DEFAULT_TIMEOUT_MS),
             copy_threads: 1,
+            check_captures: false,
         }
     }
 }
@@ -136,6 +141,7 @@ pub struct Job {
     pub(crate) job_hash: Option<u64>,
     pub(crate) timeout: Duration,
     pub(crate) copy_threads: usize,
+    pub(crate) check_captures: bool,
     pub(crate) regions: Registry,
     pub(crate) slabs: Slabs,
     pub(crate) routes: Routes,
@@ -189,6 +195,11 @@ impl Job {
             Err(_) if surroundings.is_none() => options.copy_threads,
             Err(error) => return Err(error),
         };
+        let check_captures = match environment::check_captures(lookup) {
+            Ok(asked) => asked.unwrap_or(options.check_captures),
+            Err(_) if surroundings.is_none() => options.check_captures,
+            Err(error) => return Err(error),
+        };
         let guard = ForkGuard::new().map_err(|e| Error::io("memory", "map a page", &e))?;
         let (control, link) = match surroundings {
             None => (private_control(place)?, None),
@@ -210,6 +221,7 @@ impl Job {
             job_hash: None,
             timeout,
             copy_threads,
+            check_captures,
             regions: Registry::default(),
             slabs: Slabs::default(),
             routes: Routes::default(),

@@ -21,9 +21,13 @@ fn passed(run: &Run) -> Vec<String> {
     let more = run.environment.iter().map(|(name, _)| name);
     let more = more.map(|name| name.to_string_lossy().into_owned());
     let set = |name: &&str| std::env::var_os(name).is_some();
-    let users = ["OUTLIVE_COPY_THREADS", "OUTLIVE_LOG"]
-        .into_iter()
-        .filter(set);
+    let users = [
+        "OUTLIVE_CHECK_CAPTURES",
+        "OUTLIVE_COPY_THREADS",
+        "OUTLIVE_LOG",
+    ]
+    .into_iter()
+    .filter(set);
     ours.chain(more).chain(users.map(str::to_owned)).collect()
 }
 

@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -230,6 +231,38 @@ def census(number: str, element: str) -> None:
         ctypes.c_uint64.from_address(step).value = version
         ctypes.c_double.from_address(field + 24).value = float(number) if bad else 1.0 / version
         say("version", version, job.checkpoint_now(version), job.wait(version))
+    job.close()
+
+
+def torn(tries: str) -> None:
+    """Writes to a region while it is captured, so often at most; then captures it in peace."""
+    job = opened("torn", Job())
+    kept = [memory(size) for size in (4096, 1 << 24)]
+    still, field = (address for _, address in kept)
+    job.protect("still", still, 4096)
+    job.protect("field", field, 1 << 24)
+    libc, over = ctypes.CDLL(None), threading.Event()
+    libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+    def write() -> None:
+        value = 0
+        while not over.is_set():
+            value = value % 250 + 1
+            libc.memset(field, value, 1 << 24)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    version = 0
+    while version < int(tries):
+        version += 1
+        code = job.checkpoint_now(version)
+        if code != 1:
+            say("torn", code, job.why())
+            break
+        job.wait(version)
+    over.set()
+    thread.join()
+    say("version", job.checkpoint_now(version + 1), job.wait(version + 1))
     job.close()
 
 

@@ -9,7 +9,7 @@ use outlive_capture::ShareError;
 use outlive_capture::control::{Armed, ControlWords};
 use outlive_capture::copy::{Job as Copy, copy_all};
 use outlive_capture::ipc::{ToAgent, ToRank};
-use outlive_capture::region::Region;
+use outlive_capture::region::{self, Region};
 use outlive_capture::slab::Slab;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashSet;
@@ -244,7 +244,7 @@ impl Job {
     /// The memory of the plan is readable and not written to.
     unsafe fn fill(&mut self, version: Version, plan: &Plan, at: usize) -> Result<Filled> {
         let node = self.control.identity().node.0;
-        let threads = self.copy_threads;
+        let (threads, check_captures) = (self.copy_threads, self.check_captures);
         let Mapped {
             slot,
             generation,
@@ -279,6 +279,13 @@ impl Job {
         // SAFETY: sources by the caller's promise; targets are distinct ranges of the
         // slab, checked by the slicing above; program memory is no part of the slab.
         unsafe { copy_all(&jobs, threads) };
+        if check_captures {
+            // SAFETY: as for the copy. What another thread writes meanwhile is what is looked for.
+            let torn = jobs.iter().position(|job| unsafe { !is_same(job) });
+            if let Some(nth) = torn {
+                return Err(written_to(&layout.table, plan, nth));
+            }
+        }
         for (file, &offset) in plan.files.iter().zip(&layout.offsets[plan.memory.len()..]) {
             let start = offset as usize;
             file.read_into(&mut data[start..start + file.bytes as usize])?;
@@ -295,6 +302,30 @@ impl Job {
     pub(crate) fn slab_error(&self, error: &ShareError) -> Error {
         share_error(self.control.identity().node.0, error)
     }
+}
+
+/// True if the copy is what its source is now.
+///
+/// # Safety
+/// Both are readable.
+unsafe fn is_same(job: &Copy) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { libc::memcmp(job.source.cast(), job.target.cast(), job.bytes) == 0 }
+}
+
+/// The nth range that has bytes was written to during its copy.
+fn written_to(table: &[u8], plan: &Plan, nth: usize) -> Error {
+    let with_bytes = plan.memory.iter().enumerate();
+    let mut with_bytes = with_bytes.filter(|(_, (_, bytes))| *bytes > 0);
+    let regions = region::decode(table).unwrap_or_default();
+    let at = with_bytes.nth(nth).map(|(at, _)| at);
+    let found = at.and_then(|at| regions.get(at));
+    Error::new(
+        Code::RegionTorn,
+        Entity::Region(found.map_or_else(String::new, |region| region.name.clone())),
+        "another thread wrote to it while it was captured",
+        "let all threads wait at the checkpoint, or protect a copy that nobody writes to",
+    )
 }
 
 fn share_error(node: u32, error: &ShareError) -> Error {
