@@ -46,6 +46,8 @@ pub enum Planted {
     EndAtOnce,
     /// Who waits for a version hears that it is safe when it is stable at any level.
     AnyLevelIsSafe,
+    /// A version that a node had no room to arm cannot be forced any more.
+    EndUnarmed,
     /// Who waits for a version does not hear that it has ended.
     KeepWaiting,
 }

@@ -219,21 +219,25 @@ impl Supervisor {
             self.tell(Event::AgentRestarted { node, restarts });
         }
         // What it was told before may be lost with its connection.
-        if configured && !(restarted || moved) {
-            return;
-        }
+        let news = !configured || restarted || moved;
         let opening = match &self.phase {
             Phase::Opening { incarnation, .. } => Some(*incarnation),
             // At the end, too: the others wait for what it has not decided yet.
-            Phase::Running { .. } | Phase::Finishing { .. } => None,
+            Phase::Running { .. } | Phase::Finishing { .. } if news => None,
             // Every agent is told everything when the next incarnation is opened.
             _ => return,
         };
-        self.configure_all();
-        self.place_injections(node);
+        if news {
+            self.configure_all();
+            self.place_injections(node);
+        }
         if let Some(incarnation) = opening {
+            // Also if it was told: its answer may be lost with that connection.
             let order = self.open_order(incarnation);
             self.order(node, order);
+        }
+        if !news {
+            return;
         }
         for (rank, pid) in ranks {
             self.register(node, rank, pid);

@@ -7,14 +7,10 @@
 
 use super::*;
 
-use super::round::{Phase, Round, Tally, Verdict};
+use super::round::{Phase, Round, Tally, Verdict, code, unarmed};
 
 /// So many nodes that have not captured are asked about it at once.
 const ASKED_TO_CAPTURE: usize = 16;
-
-fn code(node: Option<u32>) -> u32 {
-    node.unwrap_or(u32::MAX)
-}
 
 /// The next version of the policy's stride.
 fn aligned(cx: &C, version: Version) -> Version {
@@ -164,6 +160,9 @@ impl Commit {
         max_called: Option<Version>,
     ) {
         let Some(round) = self.rounds.get_mut(&version) else {
+            if self.is_unarmed(cx, version) {
+                return self.say(cx, from, unarmed(version, None));
+            }
             return self.answer_over(cx, from, version);
         };
         let levels = round.levels;
@@ -176,7 +175,11 @@ impl Commit {
         }
         let (deadline, retries, any) = (round.deadline, round.retries, round.any);
         let Some(max_called) = max_called else {
-            return self.abort(cx, version, None, Why::NoRoom, Some(from));
+            if !round.captured.is_empty() {
+                return self.abort(cx, version, None, Why::NoRoom, Some(from));
+            }
+            self.rounds.remove(&version);
+            return self.say_all(cx, unarmed(version, Some(from)));
         };
         if retries >= cx.config.arm_retries_max {
             return self.abort(cx, version, None, Why::Passed, Some(from));
@@ -189,6 +192,13 @@ impl Commit {
         let next = Version(next).min(Version::MAX);
         let next = if any { next } else { aligned(cx, next) };
         self.arm(cx, next, levels, deadline, (retries + 1, any));
+    }
+
+    /// True of a round that ended while it was armed, and of which nothing is recorded.
+    fn is_unarmed(&self, cx: &C, version: Version) -> bool {
+        let mut levels = cx.config.levels.iter();
+        let recorded = levels.any(|level| self.log.committed(self.key(version, level)).is_some());
+        !recorded && !self.ended.contains(version)
     }
 
     fn go_if_armed(&mut self, cx: &C, version: Version) {

@@ -84,3 +84,17 @@ impl PartialOrd for Verdict {
         (*self as u8).partial_cmp(&(*other as u8))
     }
 }
+
+/// Nobody takes the version, unless it is forced.
+pub(super) fn unarmed(version: Version, culprit: Option<u32>) -> MsgKind {
+    MsgKind::Abort {
+        version,
+        level: None,
+        why: Why::Unarmed,
+        culprit: code(culprit),
+    }
+}
+
+pub(super) fn code(node: Option<u32>) -> u32 {
+    node.unwrap_or(u32::MAX)
+}

@@ -14,6 +14,9 @@ pub enum Why {
     Rearmed,
     /// No staging memory or no slot.
     NoRoom,
+    /// No room for it at a node when it was to be armed, and nobody had captured it: who forces it
+    /// begins it.
+    Unarmed,
     /// A rank ended.
     RankLost,
     /// A rank closed its handle or reached a larger version first.

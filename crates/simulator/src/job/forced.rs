@@ -4,9 +4,6 @@ use outlive_base::{Code, Time, Version};
 
 use super::*;
 
-/// All nodes have made the memory that ranks need.
-const STARTED: Time = Time::from_secs(1);
-
 impl Job {
     /// A checkpoint that all ranks take by themselves, at a version that none has reached.
     pub(super) fn force(&mut self) {
@@ -25,10 +22,9 @@ impl Job {
         self.forced == Some((epoch, version)) || (each > 0 && version.is_multiple_of(each))
     }
 
-    /// Nothing fails, no bound passes, and there is memory: what the program forces is taken. At the
-    /// start a node may have none yet; a version that the policy wanted then is over.
+    /// Nothing fails, and no bound passes: what the program forces is taken.
     fn is_peace(&self) -> bool {
-        self.options.peace && (STARTED..self.healed()).contains(&self.now)
+        self.options.peace && self.now < self.healed()
     }
 
     /// A rank has entered a version and is not to capture it. What it forces is taken, unless

@@ -190,8 +190,11 @@ impl<S: Shell> Core<S> {
             }
         }
         if level.is_none() {
+            let spent = why != Why::Unarmed || self.is_planted(Planted::EndUnarmed);
             for block in self.ranks.iter().filter_map(|entry| entry.block()) {
-                block.set_aborted(version);
+                if spent {
+                    block.set_aborted(version);
+                }
             }
             self.withdraw(version);
         }
@@ -206,7 +209,7 @@ impl<S: Shell> Core<S> {
         }));
         // Ranks that had passed, or memory still being made, are no failure.
         quiet |= level.is_none() && why == Why::NoRoom;
-        quiet |= matches!(why, Why::Passed | Why::Left | Why::MadeWay);
+        quiet |= matches!(why, Why::Passed | Why::Left | Why::MadeWay | Why::Unarmed);
         if self.is_coordinator() && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint {
@@ -228,7 +231,7 @@ pub(in crate::node) fn abort_error(version: Version, why: Why, culprit: Option<N
             "did not answer within its bound",
             "raise --commit-timeout if storage is slow; look at the node otherwise",
         ),
-        Why::NoRoom | Why::MadeWay => (
+        Why::NoRoom | Why::MadeWay | Why::Unarmed => (
             Code::MemoryBudget,
             "no staging memory",
             "raise --memory or protect less",

@@ -216,10 +216,15 @@ impl<S: Shell> Core<S> {
     pub(super) fn captured_past(&mut self, rank: Rank, armed: Version, version: Version) {
         let live = self.rounds.get(&armed).filter(|round| !round.void);
         let levels = live.map(|round| round.levels);
-        let aborted = self
-            .ranks
-            .get_mut(rank)
-            .and_then(|entry| entry.block()?.aborted());
+        let block = self.ranks.get(rank).and_then(|entry| entry.block());
+        let aborted = block.and_then(ControlWords::aborted);
+        // What is forced begins by itself, as elsewhere where nothing was armed: at all levels,
+        // also if what was armed has ended since.
+        let forced = block.and_then(ControlWords::forced) == Some(version);
+        let levels = match forced {
+            true => Some(self.all_levels()),
+            false => levels,
+        };
         if let Some(levels) = levels
             && aborted != Some(version)
             && !self.rounds.contains_key(&version)

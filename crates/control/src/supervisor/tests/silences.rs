@@ -517,3 +517,21 @@ fn an_agent_that_was_started_anew_has_missed_nobody() {
     world.pass(60_000);
     assert_eq!(world.starts(), 1);
 }
+
+/// What it answered may be lost with the connection before.
+#[test]
+fn an_agent_that_calls_again_while_the_job_opens_is_asked_at_once() {
+    let mut world = World::running(settings(3), 3);
+    world.unready.insert(NodeId(1));
+    world.gone(0, Some(Ended::Signal(9)));
+    let opens = |world: &World| {
+        world.count(|action| {
+            matches!(action, Action::Order { node: NodeId(1), order: Order::Open { incarnation, .. } }
+                if incarnation.0 == 2)
+        })
+    };
+    world.pass(500);
+    assert_eq!(opens(&world), 1);
+    world.notice(1, hello(NodeId(1), 0));
+    assert_eq!(opens(&world), 2);
+}

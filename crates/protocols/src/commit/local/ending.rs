@@ -15,6 +15,9 @@ impl Commit {
         why: Why,
         culprit: Option<NodeId>,
     ) {
+        if why == Why::Unarmed {
+            return self.on_unarmed(version, culprit);
+        }
         if let Some(level) = level {
             let why = if why == Why::Rearmed {
                 Why::Passed
@@ -32,6 +35,26 @@ impl Commit {
             return self.leave_if_over(cx, version);
         }
         self.end_version(cx, version, why, culprit, false);
+    }
+
+    /// What is captured here, or forced, the coordinator hears of or has heard of since: its answer to
+    /// that counts, and so does what it said of the round later. A version that was never armed
+    /// everywhere is forgotten, so that it can be forced.
+    fn on_unarmed(&mut self, version: Version, culprit: Option<NodeId>) {
+        let begun = |local: &Local| {
+            let more = local.steps.any(|step| step != Step::Idle);
+            local.captured || local.forced || local.known || more
+        };
+        if self.locals.get(&version).is_some_and(|local| !begun(local)) {
+            self.locals.remove(&version);
+            let (level, why) = (None, Why::Unarmed);
+            self.out.event(Event::Aborted {
+                version,
+                level,
+                why,
+                culprit,
+            });
+        }
     }
 
     /// Ends all of a version here. `alone`: without the coordinator's word.

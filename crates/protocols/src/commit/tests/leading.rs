@@ -61,3 +61,77 @@ fn a_node_that_was_armed_and_captures_nothing_is_asked() {
     let join = MsgKind::Join { version, levels };
     assert!(node.said.contains(&join), "{:?}", node.said);
 }
+
+/// A node has no room for what the policy wants. Whoever forces that version begins it.
+#[test]
+fn a_version_that_no_node_has_captured_can_be_forced_after_it_was_not_armed() {
+    let (mut node, version) = (Node::coordinator(), VERSION);
+    let (levels, at_least, any) = (node.config.levels, version, true);
+    let none = MsgKind::ArmAck {
+        version,
+        ok: false,
+        max_called: None,
+    };
+    node.told(Command::Want {
+        at_least,
+        levels,
+        any,
+    });
+    node.said.clear();
+    node.hear_from(1, none);
+    let unarmed = |kind: &MsgKind| match kind {
+        MsgKind::Abort { level, why, .. } => (*level, *why) == (None, Why::Unarmed),
+        _ => false,
+    };
+    assert!(node.said.iter().any(unarmed), "{:?}", node.said);
+    assert_eq!(node.aborted(), [None]);
+    // It had not heard of that.
+    node.said.clear();
+    node.hear_from(1, none);
+    assert!(node.said.iter().all(unarmed), "{:?}", node.said);
+    node.hear_from(1, MsgKind::Forced { version, levels });
+    let go = MsgKind::Go { version, levels };
+    assert!(node.said.contains(&go), "{:?}", node.said);
+    // What has been captured meanwhile has begun.
+    assert!(node.events.contains(&Event::Join { version, levels }));
+}
+
+/// The same at a node that leads nothing: what it has begun does not end by a word that is late.
+#[test]
+fn what_is_forced_does_not_end_because_it_was_not_armed_before() {
+    let (version, levels) = (VERSION, Levels::NONE.with(Level::DISK));
+    let unarmed = MsgKind::Abort {
+        version,
+        level: None,
+        why: Why::Unarmed,
+        culprit: LEADER,
+    };
+    let armed = || {
+        let mut node = Node::new();
+        node.hear(MsgKind::Arm { version, levels });
+        node.told(Command::Armed {
+            version,
+            ok: true,
+            max_called: None,
+        });
+        node
+    };
+    let mut node = armed();
+    node.hear(unarmed);
+    assert_eq!(node.aborted(), [None]);
+    node.said.clear();
+    node.told(Command::Force { version, levels });
+    let forced = MsgKind::Forced { version, levels };
+    assert!(node.said.contains(&forced), "{:?}", node.said);
+    node.hear(unarmed);
+    assert_eq!(node.aborted(), [None], "not again");
+
+    let mut node = armed();
+    node.told(Command::Captured { version });
+    node.hear(unarmed);
+    assert_eq!(
+        node.aborted(),
+        [],
+        "the coordinator has yet to hear of that"
+    );
+}

@@ -318,3 +318,26 @@ fn who_waits_for_a_capture_that_nobody_has_begun_hears_at_once() {
     agent.on_said(1, 0, captured);
     hears_its_end(&mut agent, version);
 }
+
+/// The policy has armed a version before at some of the job's levels; or had, when the rank came.
+/// What it forces goes to all levels, as where nothing was armed: elsewhere it may have begun so, and who
+/// waits for it would hear of fewer.
+#[test]
+fn what_is_forced_past_an_armed_version_goes_to_all_levels() {
+    for ended in [false, true] {
+        let mut agent = crate::node::still::alone_at(0, Level::SHARED);
+        let program = with_slots(&mut agent, Version(14));
+        armed(&mut agent, Version(16));
+        let version = Version(18);
+        program.announce(version);
+        program.offer(18);
+        assert!(program.enter(version, None).is_some());
+        if ended {
+            agent.on_aborted(Version(16), None, Why::Unarmed, None);
+            assert_eq!(program.aborted(), None, "it may be forced");
+        }
+        agent.captured_past(Rank(0), Version(16), version);
+        let levels = agent.rounds.get(&version).map(|round| round.levels);
+        assert_eq!(levels, Some(Levels::NONE.with(Level::SHARED)), "{ended}");
+    }
+}
