@@ -33,6 +33,15 @@ impl Supervisor {
         })
     }
 
+    /// All of it for a node that may have heard some of it.
+    pub(super) fn configure(&mut self, node: NodeId) {
+        if let Some(slot) = self.slots.get_mut(&node) {
+            slot.told = Some(self.changes);
+        }
+        let config = self.job_config();
+        self.order(node, Order::Configure(config));
+    }
+
     /// Tells each agent what it does not know yet. All that there is goes to one that has said
     /// hello since; of the others each would be told the same of all others again, which would
     /// cost the square of their number whenever one is replaced.

@@ -218,7 +218,6 @@ impl Supervisor {
             self.forget_words_of(node);
             self.tell(Event::AgentRestarted { node, restarts });
         }
-        // What it was told before may be lost with its connection.
         let news = !configured || restarted || moved;
         let opening = match &self.phase {
             Phase::Opening { incarnation, .. } => Some(*incarnation),
@@ -227,12 +226,15 @@ impl Supervisor {
             // Every agent is told everything when the next incarnation is opened.
             _ => return,
         };
-        if news {
-            self.configure_all();
-            self.place_injections(node);
+        match news {
+            true => {
+                self.configure_all();
+                self.place_injections(node);
+            }
+            // Whom it was told of may be lost with its connection, and so may its answer.
+            false => self.configure(node),
         }
         if let Some(incarnation) = opening {
-            // Also if it was told: its answer may be lost with that connection.
             let order = self.open_order(incarnation);
             self.order(node, order);
         }
