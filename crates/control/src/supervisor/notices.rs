@@ -176,7 +176,8 @@ impl Supervisor {
         } = &mut self.phase
             && *incarnation == decision.incarnation
         {
-            *opened = Some(decision);
+            // One that is said again may be of an agent that came later, and knows less of it.
+            opened.get_or_insert(decision);
         }
     }
 

@@ -535,3 +535,21 @@ fn an_agent_that_calls_again_while_the_job_opens_is_asked_at_once() {
     world.notice(1, hello(NodeId(1), 0));
     assert_eq!(opens(&world), 2);
 }
+
+/// The agent that opened it was started anew, and the next one knows less of what it found.
+#[test]
+fn the_first_word_of_an_opening_counts() {
+    let mut world = World::running(settings(3), 3);
+    world.unready.insert(NodeId(1));
+    world.gone(0, Some(Ended::Signal(9)));
+    world.pass(1_500);
+    let again = Opened {
+        uncertain: true,
+        ..opened(Incarnation(2), None, 3)
+    };
+    world.notice(0, Notice::Opened(again));
+    world.unready.clear();
+    world.pass(40_000);
+    assert_eq!(world.starts(), 2);
+    assert!(!world.sup.report().failures[0].uncertain);
+}
