@@ -284,12 +284,6 @@ impl Commit {
         matches!(self.mode, Mode::Idle)
     }
 
-    /// True while a coordinator that was started anew asks the others how far this incarnation
-    /// is: [`Event::Rejoined`] follows.
-    pub fn is_rejoining(&self, incarnation: Incarnation) -> bool {
-        matches!(self.mode, Mode::Rejoining(_)) && self.ballot.incarnation == incarnation
-    }
-
     fn running(&self) -> bool {
         matches!(self.mode, Mode::Running)
     }

@@ -30,14 +30,6 @@ impl<S: Shell> Core<S> {
             // Asked again: the order was not lost, the answer will come.
             return;
         }
-        if self
-            .machine()
-            .is_some_and(|it| it.is_rejoining(incarnation))
-        {
-            // It is open already, and an agent before this one has opened it: so will this one
-            // find, and say so.
-            return;
-        }
         // An agent that no keeper had to start anew, and that has opened nothing, takes part
         // in nothing: the number in its records is of an earlier run.
         let known = self.commit.as_ref().map(|driver| driver.machine().known());

@@ -6,12 +6,12 @@ use outlive_base::control_block::ControlWords;
 use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
 use outlive_base::{Incarnation, Rank, Version};
-use outlive_protocols::commit::{Command, Commit, Levels, Why};
+use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::Core;
 use super::ranks::{RankEntry, Use};
 use crate::node::shell::Shell;
-use crate::orders::{Notice, Opened};
+use crate::orders::Notice;
 
 impl<S: Shell> Core<S> {
     /// The commit machine takes part again in an open incarnation: what the control
@@ -29,36 +29,12 @@ impl<S: Shell> Core<S> {
         for version in self.versions_inside(incarnation) {
             self.take_up(incarnation, version);
         }
-        if self.is_coordinator() {
-            let notice = self.opened_before(incarnation);
-            self.tell(&notice);
-            self.opened.push(notice);
-        }
-        let notice = Notice::NodeReady {
+        self.tell(&Notice::NodeReady {
             incarnation,
             level: None,
             rebuilt_bytes: 0,
-        };
-        self.tell(&notice);
-        self.opened.push(notice);
+        });
         self.greet_early();
-    }
-
-    /// That an incarnation is open which an agent before this one has opened: the launcher may not have
-    /// heard its word. What that one found of newer versions is not known any more.
-    fn opened_before(&self, incarnation: Incarnation) -> Notice {
-        let restored = self.machine().and_then(Commit::restored);
-        let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
-        Notice::Opened(Opened {
-            incarnation,
-            restored: restored.map(|(_, version)| version),
-            level: None,
-            ranks: ranks.unwrap_or(0),
-            rebuild_ms: 0.0,
-            rebuilt_bytes: 0,
-            rejected: Vec::new(),
-            uncertain: true,
-        })
     }
 
     /// A rank whose connection broke learns of it when it says something; one that
@@ -241,29 +217,17 @@ impl<S: Shell> Core<S> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::node::still::{Still, alone};
+    use crate::node::still::alone;
 
-    fn says(agent: &crate::node::Node<Still>) -> (usize, usize) {
-        let count = |is: fn(&Notice) -> bool| agent.shell.told.iter().filter(|it| is(it)).count();
-        let ready = |it: &Notice| matches!(it, Notice::NodeReady { .. });
-        (count(|it| matches!(it, Notice::Opened(_))), count(ready))
-    }
-
-    /// The agent that opened it has ended, and its word was lost with its connection.
+    /// What its records call open may be an incarnation of an earlier run, and a launcher that has lost
+    /// its own record of that may be about to open one of the same number: it would begin anew.
     #[test]
-    fn a_new_agent_says_that_the_incarnation_is_open_and_again_when_it_is_asked() {
-        for coordinator in [true, false] {
-            let mut agent = alone(u32::from(!coordinator));
-            agent.restarts = Some(1);
-            agent.rejoined(Incarnation(1));
-            let opened = usize::from(coordinator);
-            assert_eq!(says(&agent), (opened, 1));
-            agent.open(Incarnation(1), Vec::new(), (true, false), Incarnation(0));
-            assert_eq!(says(&agent), (2 * opened, 2));
-            assert!(agent.opening.is_none(), "it is open");
-        }
+    fn nobody_is_told_that_an_incarnation_was_opened_by_who_finds_it_open() {
+        let mut agent = alone(0);
+        agent.rejoined(Incarnation(1));
+        let opened = |it: &Notice| matches!(it, Notice::Opened(_));
+        assert!(!agent.shell.told.iter().any(opened));
     }
 }
