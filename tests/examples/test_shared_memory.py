@@ -117,6 +117,8 @@ def test_a_killed_command_leaves_nothing(
     token = f"OUTLIVE_TEST={uuid.uuid4()}"
     words = ["env", token, *job(tmp_path, name, launcher, *NODES)]
     with started(shm, tmp_path, *words) as run:
+        # All ranks have come so far: none makes another one.
+        until("a version is stored", lambda: any((tmp_path / "store").rglob("*.olc")))
         until("segments are known", lambda: known(tmp_path, prefix, shm))
         ours = ("run", "keeper", "agent")
         found = processes(token).items()

@@ -15,7 +15,7 @@
 //! What concerns shared storage is recorded there next, by another thread (`shared_records.rs`).
 //!
 //! Invariants: nothing is reported before it is durable or kept; a batch holds at most
-//! [`BATCH_MAX`] records, and those that go beside it.
+//! `BATCH_MAX` records, and those that go beside it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -117,7 +117,7 @@ impl RecordWriter {
         })
     }
 
-    /// Makes a record durable, at the latest [`TURNS_MAX`] turns from now;
+    /// Makes a record durable, at the latest `TURNS_MAX` turns from now;
     /// [`Work::Persisted`] tells.
     pub fn persist(&mut self, op: Op, record: Record, shared: Option<Arc<Vault>>) {
         self.together.push(Wish { op, record, shared });

@@ -69,7 +69,7 @@ impl Served {
     /// Lets the server read this node's container of a version; where.
     ///
     /// # Errors
-    /// [`Code::Network`] if nothing can listen here.
+    /// [`outlive_base::Code::Network`] if nothing can listen here.
     pub fn show(&self, store: &Arc<Vault>, id: ContainerId, length: u64) -> Result<SocketAddr> {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if shown.is_none() {
