@@ -282,12 +282,19 @@ impl Job {
         }
     }
 
-    /// The coordinator's agent was started anew, and the record of its incarnation is damaged:
-    /// no other is opened at the end for the last round, for which all wait their bound.
+    /// The coordinator's agent was started anew, and it or another that was has a damaged record of the
+    /// incarnation: that one takes no part in it, and the coordinator asks all before it decides. No
+    /// other is opened at the end for the last round, for which all wait their bound.
     fn nobody_decides(&mut self) -> bool {
-        let who = self.at(self.options.coordinator);
-        let home = self.home(who);
-        home.damaged && home.life > 1 && home.incarnation == 0
+        let coordinator = self.at(self.options.coordinator);
+        if self.home(coordinator).life == 1 {
+            return false;
+        }
+        (0..self.options.nodes).any(|node| {
+            let who = self.at(node);
+            let home = self.home(who);
+            home.damaged && home.life > 1 && home.incarnation == 0
+        })
     }
 
     /// The end has begun long after the faults.
