@@ -12,9 +12,10 @@ cd "$(dirname "$0")/.." || exit 70
 
 all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e cluster sessions minickpt pages book)
 sources() { # a hash of the files that are tested: their names and what they hold
-    find crates examples scripts tests -type f \
-        \( -name '*.rs' -o -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.sh' \) \
-        -not -path '*/target/*' -print0 2>/dev/null | LC_ALL=C sort -z |
+    find Cargo.toml Cargo.lock bench crates examples fuzz kernel scripts tests -type f \
+        \( -name '*.rs' -o -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.f90' \
+        -o -name '*.sh' -o -name '*.toml' -o -name '*.lock' -o -name seeds \) \
+        -not -path '*/target/*' -not -name '*.mod.c' -print0 2>/dev/null | LC_ALL=C sort -z |
         xargs -0 sha256sum | sha256sum | cut -c1-16
 }
 

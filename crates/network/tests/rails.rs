@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test reports
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outlive_base::{Time, rng::Sequence};
 use outlive_network::JobKey;
 use outlive_network::rail::sessions::Sessions;
 use outlive_network::rail::tcp::{Listener, Options, Tcp};
 use outlive_network::rail::threads::Threads;
-use outlive_network::rail::{Can, Frame, News, Rail, conform};
+use outlive_network::rail::{Can, Frame, Key, News, Rail, conform};
 use outlive_network::session::{Config, MeshOptions};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -21,18 +21,54 @@ fn threads_conform() {
     conform(Threads::all, |_| (), BOUND).unwrap();
 }
 
+fn tcp(size: u32) -> Vec<Tcp> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let listeners: Vec<_> = (0..size).map(|_| Listener::bind(any).unwrap()).collect();
+    let addresses: Vec<_> = listeners.iter().map(|one| one.address().unwrap()).collect();
+    let rail = |(me, listener)| {
+        Tcp::new(listener, me, addresses.clone(), [7; 32], Options::default()).unwrap()
+    };
+    (0..).zip(listeners).map(rail).collect()
+}
+
 #[test]
 fn tcp_conforms() {
-    let open = |size| {
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listeners: Vec<_> = (0..size).map(|_| Listener::bind(any).unwrap()).collect();
-        let addresses: Vec<_> = listeners.iter().map(|one| one.address().unwrap()).collect();
-        let rail = |(me, listener)| {
-            Tcp::new(listener, me, addresses.clone(), [7; 32], Options::default()).unwrap()
+    conform(tcp, |_| (), BOUND).unwrap();
+}
+
+/// Its listener is closed, so a call is refused; the goodbye has not been read yet, nor who says it.
+#[test]
+fn who_has_left_is_not_dead_though_its_goodbye_is_unread() {
+    for is_known in [true, false] {
+        let mut both = tcp(2).into_iter();
+        let (mut one, mut two) = (both.next().unwrap(), both.next().unwrap());
+        let key = Key {
+            comm: 7,
+            sequence: 1,
+            incarnation: 0,
+            protocol: 1,
         };
-        (0..).zip(listeners).map(rail).collect()
-    };
-    conform(open, |_| (), BOUND).unwrap();
+        let (msg, body) = ([1; 32], None);
+        let frame = Frame { key, msg, body };
+        two.send(0, frame.clone());
+        // Its call is answered here, and no more.
+        assert_eq!(one.receive(), None);
+        let end = Instant::now() + BOUND;
+        while is_known {
+            two.wait(two.now() + Time::from_ms(1));
+            if let Some(came) = one.receive() {
+                assert_eq!(came, (1, frame.clone()));
+                break;
+            }
+            assert!(Instant::now() < end, "nothing came");
+        }
+        two.leave(BOUND);
+        drop(two);
+        one.send(1, frame.clone());
+        assert_eq!(one.news(), Some(News::Left(1)), "known: {is_known}");
+        let unread = (!is_known).then_some((1, frame));
+        assert_eq!(one.receive(), unread);
+    }
 }
 
 /// Sessions of a job at addresses that nobody else has.

@@ -127,8 +127,12 @@ fn a_goodbye_reaches_whoever_sent_something() {
     };
     assert_eq!(came, sent);
     thread::scope(|scope| {
-        scope.spawn(move || two.leave(BOUND));
-        thread::sleep(Duration::from_millis(50));
+        let leaving = scope.spawn(move || two.leave(BOUND));
+        // Who has nothing to say to the other one is gone at once; a goodbye waits for its answer.
+        let patience = Instant::now() + Duration::from_millis(100);
+        while !leaving.is_finished() && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(1));
+        }
         let end = Instant::now() + BOUND;
         let told = loop {
             one.look();

@@ -242,15 +242,18 @@ impl Tcp {
             Progress::Fine => {}
             Progress::Recalled => self.watch(peer),
             Progress::Dead => {
-                self.hear_out();
+                self.hear_out(peer);
                 self.bury(peer, News::Dead(peer));
             }
         }
     }
 
-    /// Reads all that is here: a goodbye counts more than a listener that is closed.
-    fn hear_out(&mut self) {
-        for token in self.incoming.keys().copied().collect::<Vec<u64>>() {
+    /// Reads what is here of `peer`, or of who has not said who it is: a goodbye counts more than a
+    /// listener that is closed.
+    fn hear_out(&mut self, peer: u32) {
+        let may_be = |one: &Incoming| one.from.is_none_or(|from| from == peer);
+        let callers = self.incoming.iter().filter(|(_, one)| may_be(one));
+        for token in callers.map(|(token, _)| *token).collect::<Vec<u64>>() {
             self.read(token);
         }
     }
