@@ -1,10 +1,11 @@
 """What regions hold: those that used to change and do not any more, numbers that are none, and what
 was written to while it was captured."""
 
+import json
 import re
 
 import pytest
-from harness import Job
+from harness import Job, damage
 from test_ranks import lines, misuse, single
 
 DOUBLE = 4  # OUTLIVE_FLOAT64
@@ -99,3 +100,44 @@ def test_a_word_that_nobody_understands(job: Job) -> None:
     result = single(job).run("--levels", "memory", program=misuse("ranks", 1))
     assert lines(result, "open")[0][2] == "-600", result.out
     assert "'perhaps' is neither 1 nor 0" in result.out, result.out
+
+
+def test_which_stored_versions_hold_numbers_that_are_none(job: Job) -> None:
+    result = single(job).run("--levels", "disk", program=misuse("numbers"))
+    assert result.status == 0, result.out + result.err
+    table = [line.split() for line in job.outlive("checkpoints", "values").splitlines()]
+    assert table[1] == ["3", "1179648", "0", "0", "-"], table
+    assert table[2] == ["2", "1179648", "2", "1", "field"], table
+    said = job.outlive("checkpoints", "values", 2)
+    assert said.splitlines()[1].split() == ["field", "float64", "1", "1", "1179648", "2", "1"]
+    assert "1 region of 1 rank: what they consist of was not said" in said, said
+
+    def versions(*words: object, status: int = 0) -> dict[int, dict]:
+        text = job.outlive("checkpoints", "values", *words, "--json", status=status)
+        found, _ = json.JSONDecoder().raw_decode(text)  # errors follow
+        return {one["version"]: one for one in found["versions"]}
+
+    (field,) = versions(2, "--rank", 0)[2]["regions"]
+    assert field == {
+        "name": "field",
+        "element": "float64",
+        "ranks": 1,
+        "ranks_not_finite": 1,
+        "elements": 1179648,
+        "nan": 2,
+        "infinite": 1,
+        "bytes_unread": 0,
+    }
+    assert "OL-200" in job.outlive("checkpoints", "values", "--rank", 1, status=69)
+    assert "OL-404" in job.outlive("checkpoints", "values", 1, status=74)
+    # What can be read of a damaged copy is counted, and no more than that.
+    (path,) = [path for path in job.containers(0) if "v2-" in path.name]
+    damage(path)
+    after = versions(status=65)
+    assert after[3]["complete"] and not after[2]["complete"], after
+    (field,) = after[2]["regions"]
+    assert 0 < field["bytes_unread"] < 9 << 20, field
+    assert 8 * field["elements"] + field["bytes_unread"] == 9 << 20, field
+    path.unlink()
+    gone = versions(status=0)
+    assert list(gone) == [3], gone

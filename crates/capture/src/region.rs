@@ -52,6 +52,16 @@ impl Element {
         all.into_iter().find(|it| *it as u32 == number)
     }
 
+    /// What people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Element::Float16 => "float16",
+            Element::BFloat16 => "bfloat16",
+            Element::Float32 => "float32",
+            Element::Float64 => "float64",
+        }
+    }
+
     /// Bytes of one.
     pub const fn bytes(self) -> usize {
         match self {

@@ -22,6 +22,7 @@ mod delete;
 mod diff;
 mod pins;
 mod prune;
+mod values;
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -60,6 +61,8 @@ pub enum CheckpointsAction {
     },
     /// Tell which regions changed from one version to another, and how much
     Diff(diff::DiffOptions),
+    /// Count NaN and infinity in stored versions: which is the last one without?
+    Values(values::ValuesOptions),
     /// Pin a version: it stays whatever is newer, in this run and in later ones
     Pin {
         /// The version
@@ -117,6 +120,7 @@ pub fn run(options: CheckpointsOptions) -> Result<u8> {
         CheckpointsAction::Delete(options) => delete::run(&options),
         CheckpointsAction::Diff(options) => diff::run(&options),
         CheckpointsAction::Prune(options) => prune::run(&options),
+        CheckpointsAction::Values(options) => values::run(&options),
         CheckpointsAction::Pin { version, choice } => pins::pin(version, &choice),
         CheckpointsAction::Unpin { version, choice } => pins::unpin(version, &choice),
         CheckpointsAction::List { all, choice } => list(all, &choice),

@@ -12,12 +12,9 @@ use serde::Serialize;
 
 use crate::aligned::PAGE;
 use crate::catalogue::Catalogue;
-use crate::container::Container;
-use crate::entry::{CopyState, Entry, PartState};
-use crate::error::ReadError;
-use crate::plan::Spot;
+use crate::entry::{Entry, PartState};
 use crate::scratch::Scratch;
-use crate::store::Object;
+use crate::sources::{Source, Sources};
 
 /// Changes are counted in blocks of so many bytes too, from the start of a region.
 pub const BLOCK: usize = PAGE;
@@ -103,7 +100,7 @@ impl Catalogue {
         };
         let (before, after) = (ranks(older), ranks(newer));
         let mut comparison = Comparison {
-            catalogue: self,
+            sources: Sources::new(self),
             versions: [older.version, newer.version],
             regions: BTreeMap::new(),
             diff: Diff {
@@ -133,22 +130,14 @@ impl Catalogue {
         let regions = comparison.regions.into_values();
         Diff {
             regions: regions.collect(),
+            damaged: comparison.sources.damaged,
             ..comparison.diff
         }
     }
 }
 
-/// One node's bytes of a version, of whichever copy can be read.
-struct Source<'a> {
-    state: &'a PartState,
-    /// Those that were not tried.
-    copies: std::vec::IntoIter<&'a CopyState>,
-    container: Container,
-    file: Box<dyn Object>,
-}
-
 struct Comparison<'a> {
-    catalogue: &'a Catalogue,
+    sources: Sources<'a>,
     versions: [Version; 2],
     regions: BTreeMap<String, RegionDiff>,
     diff: Diff,
@@ -156,49 +145,9 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    fn open(&mut self, state: &'a PartState) -> Result<Source<'a>, Error> {
-        let whole = |copy: &&CopyState| copy.level.members().is_none();
-        let copies: Vec<&CopyState> = state.copies.iter().filter(whole).collect();
-        let mut copies = copies.into_iter();
-        let (container, file) = self.next(state, &mut copies, None)?;
-        Ok(Source {
-            state,
-            copies,
-            container,
-            file,
-        })
-    }
-
-    /// The next copy that can be opened; else why the last could not be read.
-    fn next(
-        &mut self,
-        state: &PartState,
-        copies: &mut std::vec::IntoIter<&'a CopyState>,
-        mut last: Option<Error>,
-    ) -> Result<(Container, Box<dyn Object>), Error> {
-        for copy in copies {
-            let opened = self.catalogue.open(copy, &state.part);
-            let opened = opened.and_then(|container| {
-                let file = container.bulk(true)?;
-                Ok((container, file))
-            });
-            match opened {
-                Ok(opened) => return Ok(opened),
-                Err(error) if copy.path.is_some() => {
-                    let error = Error::from(error);
-                    self.diff.damaged.push(error.clone());
-                    last = Some(error);
-                }
-                Err(error) => last = last.or_else(|| Some(error.into())),
-            }
-        }
-        let gone = || ReadError::io("storage", "find a copy", std::io::ErrorKind::NotFound).into();
-        Err(last.unwrap_or_else(gone))
-    }
-
     /// Compares these ranks of two nodes' parts.
     fn parts(&mut self, states: [&'a PartState; 2], ranks: &[Rank]) {
-        let opened = states.map(|state| self.open(state));
+        let opened = states.map(|state| self.sources.open(state));
         for (nth, result) in opened.iter().enumerate() {
             if let Err(error) = result {
                 self.diff.uncompared.push(Uncompared {
@@ -223,7 +172,8 @@ impl<'a> Comparison<'a> {
     fn rank(&mut self, sources: &mut [Source<'a>; 2], rank: Rank) -> bool {
         let tables = [0, 1].map(|side| sources[side].regions(rank));
         let mut differs = false;
-        for (name, (bytes, frames)) in &tables[0] {
+        for (name, (before, frames)) in &tables[0] {
+            let bytes = &before.bytes;
             let region = self.region(name);
             region.bytes_before += bytes;
             match tables[1].get(name) {
@@ -232,6 +182,7 @@ impl<'a> Comparison<'a> {
                     differs = true;
                 }
                 Some((after, others)) => {
+                    let after = &after.bytes;
                     region.bytes_after += after;
                     region.ranks += 1;
                     region.resized += u64::from(bytes != after);
@@ -243,11 +194,11 @@ impl<'a> Comparison<'a> {
                 }
             }
         }
-        for (name, (bytes, _)) in &tables[1] {
+        for (name, (after, _)) in &tables[1] {
             if !tables[0].contains_key(name) {
                 let region = self.region(name);
                 region.added += 1;
-                region.bytes_after += bytes;
+                region.bytes_after += after.bytes;
                 differs = true;
             }
         }
@@ -320,7 +271,7 @@ impl<'a> Comparison<'a> {
             }
             held[side] = None;
             let mut buffer = std::mem::replace(&mut self.buffers[side], Scratch::new(0));
-            let loaded = self.load(&mut sources[side], nth[side], &mut buffer);
+            let loaded = self.sources.load(&mut sources[side], nth[side], &mut buffer);
             self.buffers[side] = buffer;
             loaded?;
             held[side] = Some(nth[side]);
@@ -331,48 +282,6 @@ impl<'a> Comparison<'a> {
             &self.buffers[side][start..start + length as usize]
         });
         Ok(differing(one, other))
-    }
-
-    /// Reads a frame of whichever copy has it whole.
-    fn load(
-        &mut self,
-        source: &mut Source<'a>,
-        nth: usize,
-        buffer: &mut Scratch,
-    ) -> Result<(), Error> {
-        loop {
-            let Err(error) = source.container.frame(nth, &*source.file, buffer) else {
-                return Ok(());
-            };
-            let error = Error::from(error);
-            if !self.diff.damaged.contains(&error) {
-                self.diff.damaged.push(error.clone());
-            }
-            let next = self.next(source.state, &mut source.copies, Some(error));
-            (source.container, source.file) = next?;
-        }
-    }
-}
-
-impl Source<'_> {
-    /// The regions of a rank: their lengths and their frames, by number in the container.
-    fn regions(&self, rank: Rank) -> BTreeMap<String, (u64, std::ops::Range<usize>)> {
-        let plan = self.container.plan();
-        let Ok(slot) = plan.ranks.binary_search_by_key(&rank, |it| it.rank) else {
-            return BTreeMap::new();
-        };
-        let (spots, _) = self.container.frames();
-        let mut at = spots.partition_point(|spot| spot.slot < slot);
-        let regions = plan.ranks[slot].regions.iter().map(|region| {
-            let count = region.bytes.div_ceil(u64::from(plan.frame_bytes)) as usize;
-            at += count;
-            (region.name.clone(), (region.bytes, at - count..at))
-        });
-        regions.collect()
-    }
-
-    fn spot(&self, nth: usize) -> &Spot {
-        &self.container.frames().0[nth]
     }
 }
 

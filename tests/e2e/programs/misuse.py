@@ -234,6 +234,23 @@ def census(number: str, element: str) -> None:
     job.close()
 
 
+def numbers() -> None:
+    """Two regions, of which one is described; what one of three versions holds is partly no number."""
+    job = opened("numbers", Job())
+    kept = [memory(size) for size in (9 << 20, 4096)]
+    field, step = (address for _, address in kept)
+    job.protect("step", step, 8)
+    job.protect("field", field, 9 << 20)
+    say("describe", library.outlive_describe(job.handle, b"field", 4), job.why())
+    for version in range(1, 4):
+        for at, number in ((3, "nan"), (4, "-inf"), ((9 << 17) - 1, "nan")):
+            value = float(number) if version == 2 else 1.0 / version
+            ctypes.c_double.from_address(field + 8 * at).value = value
+        ctypes.c_uint64.from_address(step).value = version
+        say("version", version, job.checkpoint_now(version), job.wait(version))
+    job.close()
+
+
 def torn(tries: str) -> None:
     """Writes to a region while it is captured, so often at most; then captures it in peace."""
     job = opened("torn", Job())

@@ -101,7 +101,11 @@ fn side(entry: &Entry) -> Side {
     }
 }
 
-fn stored(entry: &Entry) -> Result<&Entry> {
+/// The version, if it is stored.
+///
+/// # Errors
+/// [`Code::NotFound`].
+pub(super) fn stored(entry: &Entry) -> Result<&Entry> {
     if entry.is_stored() {
         return Ok(entry);
     }
@@ -223,7 +227,7 @@ fn notes(region: &RegionDiff) -> Vec<String> {
 }
 
 /// Ranks in ascending order, as people write them: `ranks 0 to 3, 7`.
-fn spans(ranks: &[Rank]) -> String {
+pub(super) fn spans(ranks: &[Rank]) -> String {
     let mut spans: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
         match spans.last_mut() {
