@@ -6,8 +6,8 @@
 
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result};
-use outlive_vault::{Catalogue, Inventory, Mark, Part, Record, Trace};
+use outlive_base::{Code, Entity, Error, JobName, NodeId, Result};
+use outlive_vault::{Catalogue, Inventory, Mark, OfJob, Part, Trace};
 
 use crate::job_file::{
     JobFile, Known, job_hash, nodes_dir, nodes_outside, own_nodes, read_job_of, remembered,
@@ -123,48 +123,17 @@ fn places(job: &JobFile, dir: &Path, hash: u64) -> Result<Vec<Inventory>> {
 
 /// The job file that the records tell; `None` if none of them says that the job was run.
 fn from_records(new: &JobFile, places: &[Inventory]) -> Option<JobFile> {
+    let records = places.iter().flat_map(|place| &place.records);
+    let marks = places.iter().filter_map(|place| match place.mark {
+        Mark::Sound(incarnation, version) => Some((incarnation, version)),
+        _ => None,
+    });
+    let told = OfJob::of(records, marks)?;
     let mut job = new.clone();
-    let mut newest = None;
-    let mut started = Incarnation(0);
-    for record in places.iter().flat_map(|place| &place.records) {
-        match record {
-            Record::Incarnation {
-                number,
-                members,
-                ranks,
-                ..
-            } if *number > started => {
-                started = *number;
-                job.nodes = members.len() as u32;
-                job.ranks = Some(*ranks).filter(|ranks| *ranks != 0).or(job.ranks);
-            }
-            // The number that opened last, or tried to.
-            Record::Promise { ballot } => {
-                job.incarnation = job.incarnation.max((ballot >> 32) as u32);
-            }
-            Record::Commit {
-                incarnation,
-                version,
-                ranks,
-                ..
-            } => {
-                newest = newest.max(Some((*incarnation, *version)));
-                job.ranks = Some(*ranks);
-            }
-            _ => {}
-        }
-    }
-    for place in places {
-        if let Mark::Sound(incarnation, version) = place.mark {
-            newest = newest.max(Some((incarnation, version)));
-        }
-    }
-    if started.0 == 0 && newest.is_none() {
-        return None;
-    }
-    let captured = newest.map_or(Incarnation(0), |(incarnation, _)| incarnation);
-    job.incarnation = job.incarnation.max(started.0).max(captured.0);
-    job.history = newest.map(|(incarnation, version)| Known {
+    job.nodes = told.nodes.unwrap_or(job.nodes);
+    job.ranks = told.ranks.or(job.ranks);
+    job.incarnation = job.incarnation.max(told.incarnation);
+    job.history = told.newest.map(|(incarnation, version)| Known {
         incarnation,
         version,
     });

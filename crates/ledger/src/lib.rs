@@ -6,6 +6,7 @@
 
 mod hex128;
 mod lineage;
+mod of_job;
 mod pieces;
 mod ranks;
 mod record;
@@ -17,6 +18,7 @@ mod served;
 mod xor;
 
 pub use lineage::{Lineage, unfinished};
+pub use of_job::OfJob;
 pub use ranks::RankList;
 pub use record::{
     LIST_MAX, Parity, Part, RANKS_MAX, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX,

@@ -84,6 +84,12 @@ fn planted_lost_decision_that_does_not_count_is_caught() {
     caught(Planted::ForgetMaybeCommitted, Theme::Decisions);
 }
 
+/// Only a launcher whose file is one start behind believes it: one history in sixty.
+#[test]
+fn planted_old_opening_that_is_told_as_a_new_one_is_caught() {
+    finds(Plant::Node(Planted::TellOpened), Theme::Forgotten, 60);
+}
+
 #[test]
 fn planted_end_that_waits_for_nothing_is_caught() {
     caught(Planted::EndAtOnce, Theme::Ends);

@@ -271,7 +271,9 @@ impl<'a> Comparison<'a> {
             }
             held[side] = None;
             let mut buffer = std::mem::replace(&mut self.buffers[side], Scratch::new(0));
-            let loaded = self.sources.load(&mut sources[side], nth[side], &mut buffer);
+            let loaded = self
+                .sources
+                .load(&mut sources[side], nth[side], &mut buffer);
             self.buffers[side] = buffer;
             loaded?;
             held[side] = Some(nth[side]);

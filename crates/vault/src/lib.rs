@@ -67,8 +67,8 @@ pub use layout::{Layout, Print, RankImage};
 pub use memory::Memory;
 pub use outlive_ledger::scheme::groups;
 pub use outlive_ledger::{
-    Checkpoint, GcPolicy, LIST_MAX, Parity, Part, RECORD_BYTES_MAX, Record, RecordError, Sealed,
-    TEXT_BYTES_MAX,
+    Checkpoint, GcPolicy, LIST_MAX, OfJob, Parity, Part, RECORD_BYTES_MAX, Record, RecordError,
+    Sealed, TEXT_BYTES_MAX,
 };
 pub use pace::Pace;
 pub use parity::{Bytes, ParityFile, ParityHead, write_parity};

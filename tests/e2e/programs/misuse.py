@@ -235,7 +235,7 @@ def census(number: str, element: str) -> None:
 
 
 def numbers() -> None:
-    """Two regions, of which one is described; what one of three versions holds is partly no number."""
+    """Two regions, of which one is described; what one of three versions holds is in part none."""
     job = opened("numbers", Job())
     kept = [memory(size) for size in (9 << 20, 4096)]
     field, step = (address for _, address in kept)

@@ -48,6 +48,8 @@ pub enum Planted {
     AnyLevelIsSafe,
     /// A version that a node had no room to arm cannot be forced any more.
     EndUnarmed,
+    /// Who finds an incarnation open says that it was opened just now.
+    TellOpened,
     /// Who waits for a version does not hear that it has ended.
     KeepWaiting,
 }

@@ -10,7 +10,7 @@ use outlive_control::orders::{Bounds, LevelSetting, Notice, Order, Policy, Step,
 use outlive_control::report::Report;
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::{self, Input, Settings, Storage, Supervisor};
-use outlive_ledger::Record;
+use outlive_ledger::{OfJob, Record};
 use outlive_planner::online::learned::Learned;
 use serde::Serialize;
 
@@ -61,6 +61,8 @@ pub struct Launcher {
     pub over: Option<String>,
     run: u32,
     kept: Kept,
+    /// What the file said when earlier launchers ended.
+    olds: Vec<Kept>,
 }
 
 impl Launcher {
@@ -158,6 +160,7 @@ impl Launcher {
             over: None,
             run,
             kept,
+            olds: Vec::new(),
         }
     }
 
@@ -294,6 +297,41 @@ impl Job {
         self.start_agent(who);
     }
 
+    /// The job's file as the next launcher finds it: the last one, or one that was put back, or what
+    /// the nodes' records say of the job where it is gone. Whom to let begin anew, and with which
+    /// numbers, the nodes know.
+    fn found(&mut self) -> Kept {
+        let now = self.launcher.kept.clone();
+        self.launcher.olds.push(now.clone());
+        let mut random = Sequence::new(self.seed, 0x6669_6c65 + u64::from(self.launcher.run));
+        if !random.chance(self.options.forgets) {
+            return now;
+        }
+        let olds = self.launcher.olds.len() as u64;
+        let old = match random.below(4) {
+            0 => olds,
+            1 => random.below(olds),
+            // The one before: as far behind as the next number is one that the nodes know.
+            _ => olds.saturating_sub(2),
+        };
+        if let Some(old) = self.launcher.olds.get(old as usize).cloned() {
+            self.note(|| "the job's file is an old one".to_owned());
+            return old;
+        }
+        self.note(|| "the job's file is gone".to_owned());
+        let mut records = self.shared.records.clone();
+        for node in 0..self.options.nodes {
+            let who = self.at(node);
+            records.extend(self.home(who).storage.records.replay());
+        }
+        let told = OfJob::of(&records, []).unwrap_or_default();
+        Kept {
+            incarnation: told.incarnation,
+            history: told.newest.map_or(Incarnation(0), |(source, _)| source),
+            ..Kept::default()
+        }
+    }
+
     /// The launcher ends, and all keepers, agents and ranks with it; what is stored stays. The
     /// next launcher goes on from what the last one remembered.
     pub(super) fn next_run(&mut self) {
@@ -308,7 +346,7 @@ impl Job {
         }
         self.epoch += 1;
         self.forced = None;
-        let mut kept = self.launcher.kept.clone();
+        let mut kept = self.found();
         // What the nodes share may know of a start that the launcher had no time to remember.
         if self.calm || self.shared.out_until <= self.now {
             let starts = self
@@ -322,7 +360,9 @@ impl Job {
             kept.incarnation = starts.fold(kept.incarnation, u32::max);
         }
         let run = self.launcher.run + 1;
+        let olds = std::mem::take(&mut self.launcher.olds);
         self.launcher = Launcher::after(&self.options, (self.seed, run), kept, self.now);
+        self.launcher.olds = olds;
         let specs = injected::specs(&self.options, self.seed, run);
         self.injections = Injections::after(&specs, &self.injections);
         self.starts_anew();

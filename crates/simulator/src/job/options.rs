@@ -79,6 +79,9 @@ pub struct Options {
     pub late: u32,
     /// Versions for which ranks wait once they have captured them, per million.
     pub waits: u32,
+    /// Starts of a launcher that finds the job's file gone, or an older one, per million. Never drawn
+    /// from a seed.
+    pub forgets: u32,
     /// The bound on a commit: shorter than any history, unless a test wants to see who relies
     /// on it.
     pub commit_ms: u64,
@@ -390,6 +393,7 @@ impl Options {
             forces: 0,
             peace: false,
             late: 0,
+            forgets: 0,
             waits: waits(seed),
             commit_ms: launcher::BOUNDS.commit_ms,
             planted: None,

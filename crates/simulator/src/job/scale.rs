@@ -217,6 +217,7 @@ fn options(nodes: u32) -> Options {
         forces: 0,
         peace: false,
         late: 0,
+        forgets: 0,
         waits: 0,
         commit_ms: outlive_control::orders::Bounds::default().commit_ms,
         planted: None,

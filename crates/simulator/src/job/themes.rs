@@ -34,11 +34,13 @@ pub enum Theme {
     Waits,
     /// Nodes are lost, one after another, and the memory server that has their parities.
     Served,
+    /// Launchers end, one after another, and the job's file is gone or an older one is in its place.
+    Forgotten,
 }
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 10] = [
+    pub const ALL: [Theme; 11] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
@@ -49,6 +51,7 @@ impl Theme {
         Theme::Latecomers,
         Theme::Waits,
         Theme::Served,
+        Theme::Forgotten,
     ];
 
     /// Makes the options of a seed those of a history of this theme.
@@ -138,6 +141,13 @@ impl Theme {
                 (weights.agent, weights.rank) = (1, 1);
                 options.tick = Time::from_ms(900);
                 (options.slow, options.sparse) = (50_000, 3);
+            }
+            Theme::Forgotten => {
+                options.forgets = 700_000;
+                let weights = &mut options.weights;
+                (weights.launcher, weights.agent, weights.rank, weights.node) = (12, 1, 1, 1);
+                options.tick = Time::from_ms(700);
+                (options.breaks, options.slow) = (options.breaks.max(100_000), 20_000);
             }
             Theme::Ends => {
                 options.lasts.1 = Time::from_ms(150);

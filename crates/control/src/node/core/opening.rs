@@ -36,6 +36,9 @@ impl<S: Shell> Core<S> {
         let known = known.unwrap_or_default();
         let is_new = self.restarts.is_none_or(|restarts| restarts == 0);
         let idle = self.opening.is_none() && self.opened.is_empty();
+        if is_new && idle && incarnation == known && self.is_planted(Planted::TellOpened) {
+            return;
+        }
         if is_new && idle && incarnation <= known {
             return self.on_open_failed(incarnation, Why::Stale, None, known);
         }

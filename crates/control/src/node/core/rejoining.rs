@@ -6,12 +6,12 @@ use outlive_base::control_block::ControlWords;
 use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
 use outlive_base::{Incarnation, Rank, Version};
-use outlive_protocols::commit::{Command, Levels, Why};
+use outlive_protocols::commit::{Command, Commit, Levels, Why};
 
-use super::Core;
 use super::ranks::{RankEntry, Use};
+use super::{Core, Planted};
 use crate::node::shell::Shell;
-use crate::orders::Notice;
+use crate::orders::{Notice, Opened};
 
 impl<S: Shell> Core<S> {
     /// The commit machine takes part again in an open incarnation: what the control
@@ -29,12 +29,30 @@ impl<S: Shell> Core<S> {
         for version in self.versions_inside(incarnation) {
             self.take_up(incarnation, version);
         }
+        if self.is_planted(Planted::TellOpened) && self.is_coordinator() {
+            self.tell(&self.opened_before(incarnation));
+        }
         self.tell(&Notice::NodeReady {
             incarnation,
             level: None,
             rebuilt_bytes: 0,
         });
         self.greet_early();
+    }
+
+    /// Only where a fault is planted.
+    fn opened_before(&self, incarnation: Incarnation) -> Notice {
+        let restored = self.machine().and_then(Commit::restored);
+        Notice::Opened(Opened {
+            incarnation,
+            restored: restored.map(|(_, version)| version),
+            level: None,
+            ranks: self.ranks.job_ranks().unwrap_or(0),
+            rebuild_ms: 0.0,
+            rebuilt_bytes: 0,
+            rejected: Vec::new(),
+            uncertain: true,
+        })
     }
 
     /// A rank whose connection broke learns of it when it says something; one that
