@@ -6,9 +6,9 @@
  * library). Opened after MPI_Init it is the MPI library's own if there is one, and a
  * program without UCX still starts.
  *
- * The library is a guest (P6): what UCX would print is kept as the reason of an error, and
- * signal handlers that loading it installs are taken back, unless UCX's variables ask for
- * either. Callers hold one lock a worker; nothing here unwinds. src/ucx/ffi.rs declares
+ * The library is a guest (P6): what UCX would print is kept as the reason of an error,
+ * signal handlers that loading it installs are taken back, and the program's memory functions
+ * stay as they are, unless UCX's variables ask for any of that. Callers hold one lock a worker; nothing here unwinds. src/ucx/ffi.rs declares
  * these functions and says what they mean. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ucp/api/ucp.h>
 #include <ucs/debug/log_def.h>
@@ -119,6 +120,37 @@ static void find(void *library, const char *name, void *place, const char **miss
     memcpy(place, &symbol, sizeof symbol);
 }
 
+/* When UCX is loaded it writes jumps into mmap, brk and others of libc, to hear what becomes of memory that
+ * it has registered, and moves the program's break forth and back to see whether it hears it. Beside a
+ * thread that allocates neither is safe: what malloc had just been given was taken away again (a crash in
+ * calloc, once in some forty runs of a test). Without that, UCX keeps no registrations. Its variable is
+ * the only way to say so, and setenv could free what another thread's getenv reads: here that has the old
+ * environment or the new one. Who has loaded UCX before has decided that already. */
+static void *load_as_guest(const char *path) {
+    static char quiet[] = "UCX_MEM_EVENTS=n";
+    char **before = environ, **with = NULL;
+    size_t count = 0;
+    void *library;
+    if (getenv("UCX_MEM_EVENTS") == NULL) {
+        while (before != NULL && before[count] != NULL) {
+            count++;
+        }
+        with = calloc(count + 2, sizeof *with);
+    }
+    if (with != NULL) {
+        memcpy(with, before, count * sizeof *with);
+        with[count] = quiet;
+        environ = with;
+    }
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (with != NULL && environ == with) {
+        environ = before;
+    } else if (with != NULL) {
+        unsetenv("UCX_MEM_EVENTS"); /* another thread has made one of its own of it */
+    }
+    return library; /* `with` stays: somebody may read it still */
+}
+
 /* Called once. `version` gets major, minor and release. */
 int outlive_ucx_load(const char *path, unsigned version[3], char *reason, size_t room) {
     static const char soname[] = "libucp.so.0";
@@ -133,7 +165,7 @@ int outlive_ucx_load(const char *path, unsigned version[3], char *reason, size_t
         for (int signal = 1; signal < SIGNALS; signal++) {
             sigaction(signal, NULL, &before[signal]);
         }
-        library = dlopen(path == NULL ? soname : path, RTLD_NOW | RTLD_LOCAL);
+        library = load_as_guest(path == NULL ? soname : path);
         if (library == NULL) {
             tell(reason, room, dlerror(), "");
             return NO_LIBRARY;

@@ -347,6 +347,7 @@ fn child(name: &str, variables: &[(&str, &str)]) -> Output {
     command.args(["--exact", name, "--nocapture"]);
     command.env_remove("UCX_TLS").env(CHILD, "1");
     command.env_remove("UCX_MM_ERROR_HANDLING");
+    command.env_remove("UCX_MEM_EVENTS");
     command.envs(variables.iter().copied());
     command.output().expect("runs")
 }
@@ -355,6 +356,58 @@ fn caught_signals() -> String {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find(|line| line.starts_with("SigCgt"));
     line.expect("a line").to_owned()
+}
+
+/// What libc's code in memory is.
+fn code_of_libc() -> Vec<u8> {
+    use std::io::{Read, Seek, SeekFrom};
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+    let mut memory = std::fs::File::open("/proc/self/mem").expect("its own");
+    let mut code = Vec::new();
+    for line in maps
+        .lines()
+        .filter(|it| it.contains(" r-xp ") && it.contains("/libc.so"))
+    {
+        let (range, _) = line.split_once(' ').expect("a range");
+        let mut ends = range
+            .split('-')
+            .map(|end| u64::from_str_radix(end, 16).expect("an address"));
+        let (from, to) = (ends.next().expect("one"), ends.next().expect("another"));
+        memory.seek(SeekFrom::Start(from)).expect("mapped");
+        let mut part = vec![0; (to - from) as usize];
+        memory.read_exact(&mut part).expect("readable");
+        code.append(&mut part);
+    }
+    assert!(!code.is_empty(), "{maps}");
+    code
+}
+
+/// UCX would hear what becomes of memory, for which it patches libc and moves the program's break: other
+/// threads that allocate meanwhile crash.
+#[test]
+fn a_guest_leaves_the_programs_memory_functions_alone() {
+    const NAME: &str = "a_guest_leaves_the_programs_memory_functions_alone";
+    if std::env::var_os(CHILD).is_some() {
+        let before = code_of_libc();
+        let (mut one, mut two) = two();
+        let sent = frame(1, 1 << 20, Vec::new());
+        one.send(1, sent.clone());
+        turn(&mut [&mut one, &mut two], |place, came| {
+            came.filter(|came| place == 1 && *came == sent).map(drop)
+        });
+        let same = before == code_of_libc();
+        println!("the same: {same}");
+        return;
+    }
+    for (wanted, same) in [(&[][..], true), (&[("UCX_MEM_EVENTS", "y")], false)] {
+        let ended = child(NAME, wanted);
+        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
+        assert!(ended.status.success(), "{text}");
+        assert!(
+            text.contains(&format!("the same: {same}")),
+            "{wanted:?}: {text}"
+        );
+    }
 }
 
 #[test]
