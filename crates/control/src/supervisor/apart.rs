@@ -11,6 +11,9 @@
 //! level in use outlives a node. A link that was cut for a shorter time costs nothing, and a
 //! job whose ranks do not use it goes on (P4).
 //!
+//! An opening needs all nodes, so one that is cut off from its peers holds all of them up. When
+//! that is overdue it is given up alone: the others lose no memory with it (P9).
+//!
 //! [`Settings::apart_ms`]: super::Settings::apart_ms
 
 use std::collections::BTreeMap;
@@ -128,6 +131,11 @@ impl Supervisor {
             }
         }
         pairs
+    }
+
+    /// The node that is parted from most others, which the launcher hears too.
+    pub(super) fn parted_from_most(&self, now: Time) -> Option<NodeId> {
+        worst(&self.apart(now)).map(|(node, ..)| node)
     }
 
     fn tell_apart(&mut self, witness: NodeId, peer: NodeId) {

@@ -407,6 +407,11 @@ impl Supervisor {
             let current = Incarnation(self.last_incarnation);
             return self.on_open_failed(now, current, error, current);
         }
+        // One that its peers do not reach makes all late.
+        let late = match self.parted_from_most(now) {
+            Some(node) if late.contains(&node) => vec![node],
+            _ => late,
+        };
         for node in late {
             let cause = format!("not ready within {bound} ms");
             self.lose_bound(now, node, cause, since, Storage::Keep);

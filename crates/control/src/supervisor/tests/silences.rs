@@ -553,3 +553,21 @@ fn the_first_word_of_an_opening_counts() {
     assert_eq!(world.starts(), 2);
     assert!(!world.sup.report().failures[0].uncertain);
 }
+
+#[test]
+fn an_opening_that_waits_for_one_node_out_of_its_peers_reach_loses_that_node_alone() {
+    let mut world = World::running(on_machines(4), 4);
+    world.pass(1_000);
+    world.unready.extend((0..4).map(NodeId));
+    world.gone(0, Some(Ended::Signal(9)));
+    let of_two = [(0, 2), (2, 0), (1, 2), (2, 1), (3, 2), (2, 3)];
+    // Until the opening is overdue, after five minutes.
+    parted(&mut world, &of_two, 298, 0);
+    assert_eq!(world.sup.report().failures.len(), 1, "the rank");
+    world.unready.clear();
+    parted(&mut world, &of_two, 4, 0);
+    let failures = &world.sup.report().failures;
+    let places: Vec<&str> = failures.iter().map(|it| it.place.as_str()).collect();
+    assert_eq!(places, ["rank:0", "node:2"]);
+    assert_eq!(world.starts(), 2);
+}
