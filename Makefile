@@ -45,6 +45,7 @@ soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), jo
 	OUTLIVE_SESSION_SEEDS=$(or $(SESSION_SEEDS),5000) $(CARGO) test --locked -p outlive-network --test session_sim
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 	OUTLIVE_LOSSES=all $(CARGO) test --locked -p outlive-vault -p outlive-simulator --test losses
+	OUTLIVE_MATRIX=$(or $(MATRIX),10) $(CARGO) test --release --locked -p outlive-simulator --test matrix
 	scripts/sweep-broadcast.sh 100000 $(SEED)
 	$(CARGO) run --release --locked -q -p outlive-simulator --example sweep -- $(SEED) $(or $(HISTORIES),100000)
 	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- $(SEED) 100000

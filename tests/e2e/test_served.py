@@ -156,7 +156,7 @@ def test_a_server_and_a_node_are_lost_together(job: Job, served: Served, levels:
     result = job.run(*served.options(levels))
     assert result.status == 80, result.err
     (error,) = result.report["errors"]
-    assert "the memory server has no parity of it" in error["reason"], error
+    assert "the memory server gave no parity of it" in error["reason"], error
 
 
 def test_a_node_is_lost_between_two_runs(job: Job, served: Served) -> None:

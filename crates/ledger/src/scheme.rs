@@ -70,7 +70,7 @@ impl Group {
         (gone.len() > tolerated).then(|| {
             let why = match parity {
                 true => format!("and it tolerates {tolerated}"),
-                false => "and the memory server has no parity of theirs".to_owned(),
+                false => "and the memory server gave no parity of theirs".to_owned(),
             };
             format!(
                 "{} of the {} nodes of a group of {} have lost what they stored ({}), {why}",

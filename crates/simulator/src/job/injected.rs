@@ -354,7 +354,7 @@ impl Job {
 
     /// A keeper is gone, and its agent with it; the launcher sees that. With the whole node, its
     /// ranks and its storage are too.
-    fn keeper_killed(&mut self, who: Process, with_node: bool) {
+    pub(super) fn keeper_killed(&mut self, who: Process, with_node: bool) {
         let (node, epoch) = (self.home(who).node, self.home(who).epoch);
         if with_node {
             self.ranks_fall(node, true);

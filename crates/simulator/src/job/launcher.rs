@@ -57,6 +57,8 @@ pub struct Launcher {
     asked: BTreeMap<u32, u64>,
     /// Frozen processes that were given up and not killed.
     zombies: Vec<Process>,
+    /// It stands still until then.
+    pub paused_until: Time,
     /// The supervisor has ended the job, and why.
     pub over: Option<String>,
     run: u32,
@@ -124,7 +126,7 @@ impl Launcher {
             },
         };
         settings.levels = options.levels.iter().enumerate().map(setting).collect();
-        if random.chance(300_000) {
+        if random.chance(300_000) && !options.steady {
             // In a history that is so short, costs are looked for at once.
             settings.auto = Some(Wishes {
                 commit_ms: options.commit_ms,
@@ -157,6 +159,7 @@ impl Launcher {
             running: None,
             asked: BTreeMap::new(),
             zombies: Vec::new(),
+            paused_until: Time::ZERO,
             over: None,
             run,
             kept,
@@ -383,10 +386,11 @@ impl Job {
             self.launcher.zombies.push(who);
             return self.wiped(who);
         }
-        let empty = !self.home(who).lost;
+        let was_up = !self.home(who).lost;
         self.kill_all_of(who);
-        if empty {
-            self.wiped(who);
+        if was_up {
+            // What it stored stays, until it is known whether the next may have it.
+            self.forgets(who);
         }
         let delay = self.some_us(20_000);
         self.after(delay, Action::Fenced { node, epoch });
@@ -466,13 +470,11 @@ impl Job {
         let node = NodeId(self.homes[who as usize].node);
         let sign = notice.is_sign_of_life();
         let delay = self.metered((&notice, sign), (node, NodeId::LAUNCHER), delay);
-        let line = self.launcher.lines.entry(who).or_default();
         if breaks {
-            line.number += 1;
-            let number = line.number;
             let down = Time::from_ms(5 + self.random.below(400));
-            return self.after(down, Action::Reconnect { who, number });
+            return self.breaks(who, down);
         }
+        let line = self.launcher.lines.entry(who).or_default();
         let at = line.to_launcher.max(now + delay);
         line.to_launcher = at;
         let number = line.number;
@@ -483,6 +485,34 @@ impl Job {
             notice,
         };
         self.after(at.since(now), told);
+    }
+
+    /// An agent's connection breaks, for so long.
+    pub(super) fn breaks(&mut self, who: Process, down: Time) {
+        let line = self.launcher.lines.entry(who).or_default();
+        line.number += 1;
+        let number = line.number;
+        self.after(down, Action::Reconnect { who, number });
+    }
+
+    /// How long what a launcher would see is put off, for it stands still.
+    pub(super) fn launcher_waits(&self, action: &Action) -> Option<Time> {
+        let sees = matches!(
+            action,
+            Action::Hear { .. }
+                | Action::Reconnect { .. }
+                | Action::Timer { .. }
+                | Action::StartNode { .. }
+                | Action::Fenced { .. }
+                | Action::KeeperEnded { .. }
+                | Action::StartRanks { .. }
+                | Action::EndRanks { .. }
+                | Action::RankKilled { .. }
+                | Action::RankExited { .. }
+                | Action::CommandOver { .. }
+        );
+        let until = self.launcher.paused_until;
+        (sees && until > self.now).then(|| until.since(self.now))
     }
 
     /// A broken connection is made again, if the agent still lives.

@@ -71,16 +71,23 @@ pub fn lose(seed: u64, loss: &Loss) -> AfterLoss {
     }
 }
 
-/// A job without faults.
 fn options(seed: u64, loss: &Loss) -> Options {
     let mut random = Sequence::new(seed, 0x6c6f_7373);
     Options {
         nodes: loss.nodes,
         coordinator: random.below(u64::from(loss.nodes)) as u32,
+        levels: loss.levels,
+        planted_node: loss.planted,
+        ..without_faults(seed)
+    }
+}
+
+/// A job without faults, of one rank on each node.
+pub(super) fn without_faults(seed: u64) -> Options {
+    Options {
         ranks: 1,
         bare: 0,
         domains: Vec::new(),
-        levels: loss.levels,
         net: LossyOptions::CALM,
         faults: Faults {
             crash: 0,
@@ -94,14 +101,13 @@ fn options(seed: u64, loss: &Loss) -> Options {
         late: 0,
         waits: 0,
         weights: Weights::default(),
-        planted_node: loss.planted,
         step_max: Time::from_ms(20),
         stride: 1,
         ..Options::from_seed(seed)
     }
 }
 
-fn committed(record: &Record) -> Option<(Key, Level)> {
+pub(super) fn committed(record: &Record) -> Option<(Key, Level)> {
     match record {
         Record::Commit {
             incarnation,
@@ -114,12 +120,12 @@ fn committed(record: &Record) -> Option<(Key, Level)> {
 }
 
 impl Job {
-    fn is_stable_at(&self, level: Level) -> bool {
+    pub(super) fn is_stable_at(&self, level: Level) -> bool {
         let all = self.judge.all_stable();
         all.into_iter().any(|(_, at)| at == level)
     }
 
-    fn one_more(&mut self) -> bool {
+    pub(super) fn one_more(&mut self) -> bool {
         let next = self.queue.pop();
         let more = next.is_some();
         if let Some((at, what)) = next {
@@ -129,7 +135,7 @@ impl Job {
     }
 
     /// Until it is so; that it never is, is a violation.
-    fn run_until(&mut self, is_so: impl Fn(&Job) -> bool, otherwise: &str) {
+    pub(super) fn run_until(&mut self, is_so: impl Fn(&Job) -> bool, otherwise: &str) {
         let end = self.now + BOUND;
         while !is_so(self) {
             if self.now > end || !self.one_more() {

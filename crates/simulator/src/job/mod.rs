@@ -28,6 +28,7 @@ mod scrub;
 mod served;
 mod shell;
 mod storage;
+mod strikes;
 mod sweep;
 mod themes;
 mod transfer;
@@ -61,6 +62,7 @@ pub use losses::{AfterLoss, Loss, lose};
 pub use meetings::{Meetings, Occasion};
 pub use options::{Options, Weights};
 pub use scale::{Phase, Scale, measure};
+pub use strikes::{AfterStrike, Blow, First, Stage, Strike, Victim, strike, strike_told};
 pub use sweep::{Summary, sweep};
 pub use themes::Theme;
 
@@ -100,9 +102,16 @@ enum Action {
         order: Box<Order>,
     },
     /// A connection that broke is made again.
-    Reconnect { who: Process, number: u32 },
+    Reconnect {
+        who: Process,
+        number: u32,
+    },
     /// An agent must hear of the time.
-    Wake { who: Process, life: u32, at: Time },
+    Wake {
+        who: Process,
+        life: u32,
+        at: Time,
+    },
     /// Something that an agent asked for is done.
     Done {
         who: Process,
@@ -148,7 +157,11 @@ enum Action {
         reading: Rc<Reading>,
     },
     /// An agent has waited at a fail point for as long as it may.
-    HoldOver { who: Process, life: u32, id: u32 },
+    HoldOver {
+        who: Process,
+        life: u32,
+        id: u32,
+    },
     /// Old copies are removed.
     Collect {
         who: Process,
@@ -164,11 +177,17 @@ enum Action {
         wanted: Rc<Rebuild<PlainSlab>>,
     },
     /// What a process has written to shared storage appears there after its end.
-    Lands { late: Box<late::Late> },
+    Lands {
+        late: Box<late::Late>,
+    },
     /// A keeper starts its agent again.
-    Restart { who: Process },
+    Restart {
+        who: Process,
+    },
     /// The supervisor's timer.
-    Timer { at: Time },
+    Timer {
+        at: Time,
+    },
     /// A keeper starts; it finds what the last holder of its slot stored, or nothing.
     StartNode {
         run: u32,
@@ -177,31 +196,62 @@ enum Action {
         keep: bool,
     },
     /// The processes of a slot are gone.
-    Fenced { node: u32, epoch: u64 },
+    Fenced {
+        node: u32,
+        epoch: u64,
+    },
     /// The launcher sees that a keeper has ended.
-    KeeperEnded { node: u32, epoch: u64 },
+    KeeperEnded {
+        node: u32,
+        epoch: u64,
+    },
     /// The command starts its ranks.
-    StartRanks { epoch: u32 },
+    StartRanks {
+        epoch: u32,
+    },
     /// The ranks of the command are gone.
-    EndRanks { epoch: u32 },
+    EndRanks {
+        epoch: u32,
+    },
     /// The launcher sees the end of a rank.
-    RankKilled { rank: u32, pid: u32 },
+    RankKilled {
+        rank: u32,
+        pid: u32,
+    },
     /// The launcher sees that a rank has ended well.
-    RankExited { rank: u32, pid: u32 },
+    RankExited {
+        rank: u32,
+        pid: u32,
+    },
     /// The command's own process ends.
-    CommandOver { epoch: u32, ended: Ended },
+    CommandOver {
+        epoch: u32,
+        ended: Ended,
+    },
     /// A keeper that was told to end does.
-    KeeperStops { node: u32, epoch: u64 },
+    KeeperStops {
+        node: u32,
+        epoch: u64,
+    },
     /// The programs come to their last version.
     LastVersions,
     /// An agent ends shortly before the job.
     LateRestart,
     /// A rank looks for its agent.
-    Reach { rank: u32, epoch: u32 },
+    Reach {
+        rank: u32,
+        epoch: u32,
+    },
     /// A rank's next step.
-    Step { rank: u32, epoch: u32 },
+    Step {
+        rank: u32,
+        epoch: u32,
+    },
     /// A rank has filled its slab.
-    Filled { rank: u32, epoch: u32 },
+    Filled {
+        rank: u32,
+        epoch: u32,
+    },
     /// A rank has waited long enough.
     Late {
         rank: u32,
@@ -226,7 +276,13 @@ enum Action {
     /// A checkpoint that the program takes by itself.
     Force,
     /// What was under way at a node meets an end.
-    Strike { who: Process, life: u32 },
+    Strike {
+        who: Process,
+        life: u32,
+    },
+    /// The strike that a job was made for, and its end.
+    Blow,
+    BlowOver,
     /// A fault is drawn.
     Chaos,
     /// A partition ends.
@@ -328,6 +384,8 @@ struct Job {
     calm: bool,
     /// When something under way met an end last.
     struck: Time,
+    /// A strike at a stage that the job has to come to.
+    pending: Option<Box<strikes::Pending>>,
     /// Counts what is sent, where that is measured.
     meter: Option<Box<Meter>>,
 }
@@ -417,6 +475,7 @@ impl Job {
             transfers: 0,
             calm: false,
             struck: Time::ZERO,
+            pending: None,
             meter: None,
             options,
         }
@@ -495,6 +554,9 @@ impl Job {
         }
         if let Some(who) = directed.filter(|&who| self.home(who).stopped) {
             return self.home(who).missed.push(action);
+        }
+        if let Some(left) = self.launcher_waits(&action) {
+            return self.after(left, action);
         }
         if self.is_of_stopped_rank(&action) {
             return self.after(STOPPED_LOOK, action);
@@ -602,6 +664,8 @@ impl Job {
             } => self.answered(token, sequence, message, carry),
             Action::Force => self.force(),
             Action::Strike { who, life } => self.strike(who, life),
+            Action::Blow => self.blow(),
+            Action::BlowOver => self.blow_over(),
             Action::Chaos => self.chaos(),
             Action::Rejoin => self.net.partition(0),
             Action::Heal => self.heal(),

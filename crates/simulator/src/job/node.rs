@@ -550,6 +550,7 @@ impl Job {
                     // at a level whose COMMIT lies with itself, while the next incarnation opens
                     // without it. Nobody listens to it any more.
                     Step::Stable(level) => {
+                        self.comes_to(strikes::Stage::Stable, who);
                         let is_heard = self.at(self.homes[who as usize].node) == who;
                         self.judge.declares_stable(now, key, *level, is_heard);
                     }
@@ -580,7 +581,10 @@ impl Job {
                 version,
                 level,
                 ..
-            } => self.judge.prepares(node, (incarnation.0, version.0), level),
+            } => {
+                self.comes_to(strikes::Stage::Prepare, who);
+                self.judge.prepares(node, (incarnation.0, version.0), level);
+            }
             Record::Commit {
                 incarnation,
                 version,
@@ -604,6 +608,9 @@ impl Job {
                 *mark = incarnation.max(*mark);
                 let key = (incarnation.0, version.0);
                 self.judge.commits(self.now, node, key, level);
+                if node == self.options.coordinator {
+                    self.comes_to(strikes::Stage::Commit, who);
+                }
             }
             Record::Incarnation {
                 number, restored, ..

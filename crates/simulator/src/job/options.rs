@@ -72,6 +72,8 @@ pub struct Options {
     pub stride: u64,
     /// The program forces each so many-th version that it offers; 0: only now and then.
     pub forces: u64,
+    /// All levels take part at the pace of one simple policy.
+    pub steady: bool,
     /// Nothing fails, all ranks offer the same versions, and none takes so long that a bound
     /// passes: the judge wants each version taken that the program forces.
     pub peace: bool,
@@ -391,6 +393,7 @@ impl Options {
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
             forces: 0,
+            steady: false,
             peace: false,
             late: 0,
             forgets: 0,

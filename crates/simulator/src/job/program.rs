@@ -393,6 +393,7 @@ impl Job {
         program.stage = Stage::Running;
         let node = program.node;
         if from.0 != 0 {
+            self.comes_to(strikes::Stage::Restore, self.at(node));
             let expected = self.ranks_of(node).len();
             let all = self.restored.entry((incarnation, node)).or_default();
             all.insert(rank, (from, state));
@@ -505,6 +506,7 @@ impl Job {
         let Some(program) = self.program(rank, epoch) else {
             return;
         };
+        let node = program.node;
         let Some(block) = program.block.clone() else {
             return;
         };
@@ -513,8 +515,9 @@ impl Job {
             program.stage = Stage::Running;
             return self.next_step(rank, epoch, version.0);
         }
-        if armed.is_none() {
-            block.claim(version);
+        match armed {
+            Some(_) => self.comes_to(strikes::Stage::Arming, self.at(node)),
+            None => block.claim(version),
         }
         self.ask_slab(rank, epoch, version, armed);
     }
@@ -564,6 +567,7 @@ impl Job {
             let (level, owner) = (Level::MEMORY, node);
             self.judge.removes(self.now, CopyAt { level, key, owner });
         }
+        self.comes_to(strikes::Stage::Capture, self.at(node));
         let delay = self.some_us(300);
         self.after(delay, Action::Filled { rank, epoch });
     }

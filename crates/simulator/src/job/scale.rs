@@ -215,6 +215,7 @@ fn options(nodes: u32) -> Options {
         step_max: STEP_MAX,
         stride: 1,
         forces: 0,
+        steady: false,
         peace: false,
         late: 0,
         forgets: 0,

@@ -18,8 +18,13 @@ impl Job {
     /// It is started anew, empty, or out of reach for a while.
     pub(super) fn server_fails(&mut self) {
         let length = Time::from_ms(20) + Time(self.random.below(OUT_MAX.0));
-        let until = self.now + length;
         let kept = self.random.chance(300_000);
+        self.server_is_lost(length, kept);
+    }
+
+    /// Nobody is answered for so long; what it had is kept, or not.
+    pub(super) fn server_is_lost(&mut self, length: Time, kept: bool) {
+        let until = self.now + length;
         self.served.out_until = until;
         if !kept {
             for ((key, level, _), (_, members)) in std::mem::take(&mut self.served.parity) {

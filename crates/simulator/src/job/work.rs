@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use outlive_base::level::StoreKind;
 use outlive_base::slab::SlabId;
 use outlive_base::{
     Code, ContainerId, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version,
@@ -19,6 +20,7 @@ use outlive_protocols::commit::Planted;
 use super::checker::CopyAt;
 use super::node::{JOB_HASH, Process};
 use super::storage::Container;
+use super::strikes::Stage;
 use super::*;
 
 /// How often an absent partner is asked again.
@@ -62,9 +64,12 @@ impl Job {
             Ask::Persist { op, record, shared } => self.persist(who, life, op, record, shared),
             Ask::Flush(flush) => {
                 let _ = self.meets(who, Occasion::Writes);
+                let copies = flush.targets.iter().any(|it| *it != Target::Memory);
+                self.protects(who, copies, flush.quiet);
                 self.flush(who, life, flush);
             }
             Ask::Parity(making) => {
+                self.protects(who, true, making.quiet);
                 let delay = Time(600_000) + self.some_us(60_000) + self.slowness(who);
                 let making = Rc::new(making);
                 self.after(delay, Action::Parity { who, life, making });
@@ -76,6 +81,9 @@ impl Job {
                 self.after(delay, Action::Scrub { who, life, reading });
             }
             Ask::Rebuild(wanted) => {
+                if wanted.in_memory.is_none() {
+                    self.comes_to(Stage::Rebuild, who);
+                }
                 let delay = self.some_us(20_000) + self.slowness(who);
                 let wanted = Rc::new(wanted);
                 self.after(
@@ -94,6 +102,7 @@ impl Job {
             }
             Ask::Collect { policy, shared } => {
                 let _ = self.meets(who, Occasion::Removes);
+                self.comes_to(Stage::Collection, who);
                 // By then much may have happened that its rules do not know.
                 let delay = self.some_us(2_000) + self.slowness(who);
                 let policy = Box::new(policy);
@@ -141,6 +150,15 @@ impl Job {
             | Ask::Route { .. }
             | Ask::DropRouted { .. }
             | Ask::EndRouted { .. } => {}
+        }
+    }
+
+    /// Redundancy is made of a version, or made again.
+    fn protects(&mut self, who: Process, copies: bool, again: bool) {
+        match again {
+            true => self.comes_to(Stage::ReProtection, who),
+            false if copies => self.comes_to(Stage::Redundancy, who),
+            false => {}
         }
     }
 
@@ -368,6 +386,8 @@ impl Job {
                 level if level.members().is_some() => {
                     let made = self.made_of_group(who, &wanted, level, part);
                     away |= made.as_ref().is_err_and(|it| it.code() == Code::Network);
+                    // Whoever asks a server that stands still waits for its answer.
+                    away |= self.server_is_out() && level.store() == StoreKind::Server;
                     made.ok()
                 }
                 Level::MEMORY => wanted.in_memory.as_ref().and_then(|captures| {
@@ -413,8 +433,13 @@ impl Job {
             None => {
                 let mut levels = wanted.parts.iter().map(|(level, _)| *level);
                 let is_blind = levels.any(|it| it == Level::SHARED) && self.shared_is_hidden(node);
+                // It is lost after that, and others may have what it had.
+                let served = wanted
+                    .parts
+                    .iter()
+                    .any(|it| it.0.store() == StoreKind::Server);
                 let code = match is_blind {
-                    _ if away => Code::AgentUnreachable,
+                    _ if away && !(served && self.server_is_out()) => Code::AgentUnreachable,
                     true => Code::Io,
                     false => Code::NoValidCheckpoint,
                 };

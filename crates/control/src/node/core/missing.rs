@@ -108,7 +108,7 @@ impl Missing<'_> {
         let lacks = move |level: &Level| level.store() == StoreKind::Server && !has.contains(level);
         served
             .filter(lacks)
-            .map(|_| "the memory server has no parity of it".to_owned())
+            .map(|_| "the memory server gave no parity of it".to_owned())
     }
 
     /// Where the copies of a part lay that is gone. If a group is to blame, only copies that are
