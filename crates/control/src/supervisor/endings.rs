@@ -134,8 +134,8 @@ impl Supervisor {
     }
 
     pub(super) fn done(&mut self) {
-        self.last_words();
         self.end_injections();
+        self.last_words();
         let verdict = self.verdict.unwrap_or(Verdict::Failed(70));
         let (result, exit_status) = match verdict {
             Verdict::Ok => ("finished", 0),

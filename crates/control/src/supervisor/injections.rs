@@ -15,7 +15,7 @@
 //! nodes into two failures of one.
 
 use crate::orders::{Fault, Notice, Order};
-use outlive_base::{Code, Entity, Error, NodeId, Time, Version};
+use outlive_base::{Code, Entity, Error, NodeId, Time, Version, placement};
 
 use super::{Action, Event, Planted, Supervisor};
 use crate::inject::{Injection, Target, Verb, When};
@@ -23,6 +23,9 @@ use crate::inject::{Injection, Target, Verb, When};
 /// Longest time that a rank is held at a version for the others that are due there: one
 /// may have no step of this version.
 const TOGETHER_MS: u64 = 2_000;
+
+/// How the warning of what was asked for and did not happen begins.
+pub const NOT_INJECTED: &str = "the job ended before what was to be injected";
 
 #[derive(Debug)]
 pub(super) struct Tracked {
@@ -524,8 +527,37 @@ impl Supervisor {
     pub(super) fn end_injections(&mut self) {
         let left = |tracked: &&Tracked| matches!(tracked.state, State::Waiting | State::Ordered);
         let left = self.injections.iter().filter(left);
-        let left = left.map(|tracked| tracked.spec.text.clone());
-        self.report.not_injected.extend(left);
+        let left: Vec<&Injection> = left.map(|tracked| &tracked.spec).collect();
+        if left.is_empty() {
+            return;
+        }
+        let each: Vec<String> = left.iter().map(|spec| self.why_not(spec)).collect();
+        let error = Error::new(
+            Code::NotFound,
+            Entity::Job(self.set.job.to_string()),
+            format!("{NOT_INJECTED}: {}", each.join(", ")),
+            "the run shows nothing of them; give versions, points or times that it comes to",
+        );
+        let texts: Vec<String> = left.iter().map(|spec| spec.text.clone()).collect();
+        self.report.not_injected.extend(texts);
+        self.warn(error);
+    }
+
+    /// What was asked for, and why it cannot have come, where that is known.
+    fn why_not(&self, spec: &Injection) -> String {
+        let text = &spec.text;
+        let ranks = self
+            .ranks_total
+            .filter(|_| matches!(spec.when, When::Version(_)));
+        let node = spec.target.node();
+        let (Some(ranks), Some(node)) = (ranks, node) else {
+            return format!("'{text}'");
+        };
+        let mut here = placement::ranks_of(node, ranks, self.set.nodes);
+        match here.next() {
+            Some(_) => format!("'{text}'"),
+            None => format!("'{text}' ({node} has no rank that offers a version)"),
+        }
     }
 
     fn is_planted(&self, fault: Planted) -> bool {

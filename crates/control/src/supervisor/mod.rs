@@ -37,6 +37,7 @@ use crate::orders::{Opened, Order};
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version, placement};
 
 pub use hang::file_name as hang_file;
+pub use injections::NOT_INJECTED;
 pub use types::{
     Action, EPOCH_STEP, Event, Input, Outcome, Planted, Said, Settings, Storage, Verdict,
 };

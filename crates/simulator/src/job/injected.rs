@@ -205,6 +205,10 @@ impl Job {
 
     /// The user is warned.
     pub(super) fn tells_warning(&mut self, reason: &str) {
+        // That it did not happen is no excuse for it.
+        if reason.starts_with(supervisor::NOT_INJECTED) {
+            return;
+        }
         for asked in &mut self.injections.asked {
             asked.excused |= reason.contains(&asked.spec.text);
         }

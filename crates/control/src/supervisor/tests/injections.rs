@@ -121,7 +121,29 @@ fn what_a_job_does_not_come_to_is_reported_as_not_done() {
     world.pass(1_000);
     let report = world.sup.report();
     assert_eq!(report.not_injected, ["rank:1@version=60"]);
-    assert!(report.injected.is_empty() && report.warnings.is_empty());
+    assert!(report.injected.is_empty());
+    let told: Vec<&str> = report
+        .warnings
+        .iter()
+        .map(|it| it.reason.as_str())
+        .collect();
+    let said = "the job ended before what was to be injected: 'rank:1@version=60'";
+    assert_eq!(told, [said]);
+}
+
+#[test]
+fn a_version_at_a_node_without_ranks_is_said_to_be_none() {
+    let mut set = settings(3);
+    let spec = "kill:node:2@version=9";
+    set.injections = vec![inject::parse(spec, 3).unwrap()];
+    let mut world = World::running(set, 1);
+    world.command_ended(Ended::Code(0));
+    world.pass(1_000);
+    let [warning] = &world.sup.report().warnings[..] else {
+        panic!("{:?}", world.sup.report().warnings);
+    };
+    let why = "(node 2 has no rank that offers a version)";
+    assert!(warning.reason.ends_with(why), "{}", warning.reason);
 }
 
 /// An agent that is frozen for a while, of a node that is frozen for good.
