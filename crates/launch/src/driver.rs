@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
+use crossbeam_channel::{Receiver, bounded, unbounded};
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
 use outlive_control::orders::{self, Notice, Order};
@@ -26,6 +26,7 @@ use crate::layout;
 use crate::nodes::{Happened, Nodes};
 use crate::places;
 use crate::record::{self, Recorder};
+use crate::reporter::Reporter;
 use crate::run::Run;
 use crate::segments::Segments;
 use crate::store::{self, Known, Store};
@@ -310,6 +311,9 @@ impl Driver {
             if self.reported.elapsed() >= REPORT_EVERY {
                 self.write_report();
             }
+            if let Some(error) = self.store.not_recorded() {
+                self.tell(Input::Refused { error });
+            }
             let now = self.now();
             self.recorder
                 .look(now, &self.supervisor, || self.fleet.hosts());
@@ -525,15 +529,9 @@ impl Driver {
                     incarnation,
                     version,
                 });
-                if let Err(error) = self.store.record_history(history) {
-                    self.tell(Input::Refused { error });
-                }
+                self.store.record_history(history);
             }
-            Action::RecordLearned(learned) => {
-                if let Err(error) = self.store.record_learned(learned) {
-                    self.tell(Input::Refused { error });
-                }
-            }
+            Action::RecordLearned(learned) => self.store.record_learned(learned),
             Action::WriteStacks { number, text } => self.hangs.write(number, text),
             Action::Coordinate(ask) => {
                 if let Some(link) = &self.coordinator {
@@ -555,7 +553,7 @@ impl Driver {
         let dir = self.store.node_dir(node);
         let started = self.store.ensure(&self.key).and_then(|note| {
             self.fleet.start(node, epoch, &dir, storage)?;
-            self.store.record_hosts(self.fleet.hosts())?;
+            self.store.record_hosts(self.fleet.hosts());
             Ok(note)
         });
         if let Some(words) = self.fleet.astray(node) {
@@ -649,52 +647,3 @@ impl Driver {
 
 /// From SIGTERM to SIGKILL of a keeper whose work is done.
 const STOP_GRACE_MS: u64 = 2_000;
-
-/// Writes the job's own report without holding up the driver.
-struct Reporter {
-    to: Option<Sender<String>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    path: PathBuf,
-}
-
-impl Reporter {
-    fn start(path: PathBuf) -> Reporter {
-        let (to, from) = bounded::<String>(1);
-        let target = path.clone();
-        let write = move || {
-            for text in from {
-                if let Err(error) = store::write_atomic(&target, text.as_bytes()) {
-                    tracing::warn!(%error, "report not written");
-                }
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("report".into())
-            .spawn(write)
-            .ok();
-        Reporter {
-            to: Some(to),
-            thread,
-            path,
-        }
-    }
-
-    /// Skips this one if the last is still being written.
-    fn write(&self, text: String) {
-        if let Some(to) = &self.to
-            && let Err(TrySendError::Disconnected(_)) = to.try_send(text)
-        {
-            tracing::warn!(path = %self.path.display(), "no report is written");
-        }
-    }
-
-    fn finish(mut self, text: String) {
-        self.to = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        if let Err(error) = store::write_atomic(&self.path, text.as_bytes()) {
-            tracing::warn!(%error, "report not written");
-        }
-    }
-}

@@ -96,6 +96,16 @@ impl JobFile {
         }
     }
 
+    /// The file's text, with its checksum.
+    pub(crate) fn text(&self) -> Result<Vec<u8>> {
+        let job = JobFile {
+            checksum: Some(self.sum()?),
+            ..self.clone()
+        };
+        serde_json::to_vec_pretty(&job)
+            .map_err(|error| Error::internal(format!("job.json: {error}")))
+    }
+
     pub(crate) fn sum(&self) -> Result<u64> {
         let plain = JobFile {
             checksum: None,

@@ -28,6 +28,7 @@ use crate::job_file::{
     adopted, check_name, elsewhere, job_hash, nodes_dir, nodes_outside, own_nodes, read_job,
     renamed,
 };
+use crate::job_writer::JobWriter;
 use crate::layout;
 use crate::shared;
 
@@ -51,6 +52,8 @@ pub struct Wanted<'a> {
 pub struct Store {
     dir: PathBuf,
     job: JobFile,
+    // Before the lock: all is written before another may hold it.
+    writer: JobWriter,
     // Held for its lock.
     lock: File,
     nodes_lock: Arc<OwnedFd>,
@@ -121,6 +124,7 @@ impl Store {
         job.name = name.clone();
         job.directory = Some(dir.clone());
         let store = Store {
+            writer: JobWriter::start(dir.join(layout::JOB))?,
             dir,
             job,
             lock,
@@ -248,38 +252,33 @@ impl Store {
         self.write_job()
     }
 
-    /// Remembers durably the newest version that is known to have been stable; `None`:
-    /// the owner began anew.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn record_history(&mut self, history: Option<Known>) -> Result<()> {
-        if self.job.history == history {
-            return Ok(());
+    /// Remembers the newest version that is known to have been stable; `None`: the owner began
+    /// anew. This, and what follows, is written by a thread of its own: a disk that is slow
+    /// holds up nobody, and what could not be written is told by [`Store::not_recorded`].
+    pub fn record_history(&mut self, history: Option<Known>) {
+        if self.job.history != history {
+            self.job.history = history;
+            self.writer.later(self.job.clone());
         }
-        self.job.history = history;
-        self.write_job()
     }
 
-    /// Remembers durably on which host each slot is.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn record_hosts(&mut self, hosts: Vec<String>) -> Result<()> {
-        if self.job.hosts == hosts {
-            return Ok(());
+    /// Remembers on which host each slot is.
+    pub fn record_hosts(&mut self, hosts: Vec<String>) {
+        if self.job.hosts != hosts {
+            self.job.hosts = hosts;
+            self.writer.later(self.job.clone());
         }
-        self.job.hosts = hosts;
-        self.write_job()
     }
 
-    /// Remembers durably what was learned of costs and failures.
-    ///
-    /// # Errors
-    /// Those of the file system.
-    pub fn record_learned(&mut self, learned: Learned) -> Result<()> {
+    /// Remembers what was learned of costs and failures.
+    pub fn record_learned(&mut self, learned: Learned) {
         self.job.learned = Some(learned);
-        self.write_job()
+        self.writer.later(self.job.clone());
+    }
+
+    /// Why something could not be remembered for which nobody waited; told once.
+    pub fn not_recorded(&self) -> Option<Error> {
+        self.writer.failed()
     }
 
     /// Removes the unfinished files of agents that were killed. Only while no agent of the
@@ -315,13 +314,7 @@ impl Store {
     }
 
     fn write_job(&self) -> Result<()> {
-        let job = JobFile {
-            checksum: Some(self.job.sum()?),
-            ..self.job.clone()
-        };
-        let text = serde_json::to_vec_pretty(&job)
-            .map_err(|error| Error::internal(format!("job.json: {error}")))?;
-        write_atomic(&self.dir.join(layout::JOB), &text)
+        self.writer.now(self.job.clone())
     }
 }
 
