@@ -111,7 +111,7 @@ fn kernels_vary_between_their_own_bounds() {
     let words = ["variation", "--runs", "3", "--run-ms", "1", "--json"];
     let value = json(&noise(dir.path(), &words));
     let kernels = value["kernels"].as_array().unwrap();
-    assert_eq!(kernels.len(), 8);
+    assert_eq!(kernels.len(), 9);
     for kernel in kernels {
         for runs in kernel["cores"].as_array().unwrap() {
             let number = |key: &str| runs["summary"][key].as_f64().unwrap();

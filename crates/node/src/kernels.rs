@@ -4,6 +4,7 @@
 //! Invariant: a kernel's work and its result are the same at every call, on every core.
 
 mod dense;
+mod elements;
 mod hash;
 mod sparse;
 
@@ -20,7 +21,7 @@ pub struct Kernel {
 }
 
 /// The names of all kernels.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 9] = [
     "fwq",
     "dgemm-naive",
     "dgemm-vector",
@@ -29,6 +30,7 @@ pub const NAMES: [&str; 8] = [
     "capacity",
     "nbody",
     "cg",
+    "fem",
 ];
 /// The least working set that every kernel can be built for, bytes.
 pub const BYTES_MIN: u64 = 4 << 10;
@@ -45,7 +47,8 @@ pub fn build(name: &str, bytes: u64) -> Option<Kernel> {
         "stream" => dense::stream(bytes),
         "capacity" => sparse::capacity(bytes),
         "nbody" => dense::nbody(bytes),
-        _ => sparse::cg(bytes),
+        "cg" => sparse::cg(bytes),
+        _ => elements::fem(bytes),
     };
     Some(Kernel { name, bytes, call })
 }
