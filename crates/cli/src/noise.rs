@@ -1,5 +1,6 @@
 //! `outlive noise`: how quiet the cores of this machine are. The work is in the crate `node`.
 
+mod compare;
 mod mpi;
 
 use std::path::{Path, PathBuf};
@@ -41,6 +42,11 @@ enum What {
     Variation(VariationOptions),
     /// MPI-FWQ: fixed work quanta in every rank of an MPI job, alone or in steps
     Mpi(Box<mpi::MpiOptions>),
+    /// The same work on a core that is unprotected, bound, real-time and isolated, in turn
+    Compare(Box<compare::CompareOptions>),
+    /// Measures, or disturbs (started by compare)
+    #[command(hide = true)]
+    Part(Box<compare::part::PartOptions>),
     /// One HTML page of measurements
     Report(Report),
 }
@@ -95,7 +101,8 @@ enum Events {
 struct VariationOptions {
     #[command(flatten)]
     shared: Shared,
-    /// Kernels: fwq, dgemm-naive, dgemm-vector, sha256, stream, capacity, nbody, cg
+    /// Kernels: fwq, dgemm-naive, dgemm-vector, sha256, stream, capacity, nbody, cg,
+    /// fem
     /// [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     kernels: Vec<String>,
@@ -127,13 +134,16 @@ struct Report {
 ///
 /// # Errors
 /// Options out of bounds, cores that cannot be used, more samples than there is memory
-/// (OL-100); files that cannot be read or written, or are no measurements; those of [`mpi::run`].
+/// (OL-100); files that cannot be read or written, or are no measurements; those of [`mpi::run`] and
+/// [`compare::run`].
 pub fn run(options: &NoiseOptions) -> Result<u8> {
     match &options.what {
         What::Fwq(quanta) => noise(model::Benchmark::Fwq, quanta),
         What::Ftq(quanta) => noise(model::Benchmark::Ftq, quanta),
         What::Variation(options) => vary(options),
         What::Mpi(options) => mpi::run(options),
+        What::Compare(options) => compare::run(options),
+        What::Part(options) => compare::part::run(options),
         What::Report(options) => report(options),
     }
 }

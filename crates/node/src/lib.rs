@@ -4,16 +4,18 @@
 //! [`pages`]: huge pages for programs that were not changed.
 //!
 //! [`stats`], [`spectrum`], [`trace`], [`counters`], [`attribute`], [`extrapolate`], [`model`],
-//! [`text`], [`picture`], [`ranks`] and [`page`] have no input or output. [`cores`], [`cycles`],
-//! [`measure`], [`tracefs`], [`kernels`] and [`variation`] look at the machine, as does [`health`],
+//! [`text`], [`picture`], [`ranks`], [`compare`] and [`page`] have no input or output. [`cores`], [`cycles`],
+//! [`measure`], [`interruptions`], [`tracefs`], [`kernels`] and [`variation`] look at the machine, as does [`health`],
 //! which reads its sensors. The page `docs/design/quiet.md` says what is measured how.
 
 pub mod attribute;
+pub mod compare;
 pub mod cores;
 pub mod counters;
 pub mod cycles;
 pub mod extrapolate;
 pub mod health;
+pub mod interruptions;
 pub mod kernels;
 pub mod measure;
 pub mod model;

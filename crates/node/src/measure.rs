@@ -106,7 +106,7 @@ pub fn work(count: u64) -> u64 {
 }
 
 /// Steps of [`work`] that take `quantum_ns` when nothing disturbs them.
-fn steps_of(quantum_ns: u64, scale: &Scale) -> u64 {
+pub(crate) fn steps_of(quantum_ns: u64, scale: &Scale) -> u64 {
     const TRIAL: u64 = 20_000;
     let trial = |_| {
         let start = now();
@@ -151,13 +151,13 @@ fn ftq(quantum: u64, unit: u64, counts: &mut [u64]) -> u64 {
 }
 
 /// Touches and locks memory; whether it could be locked.
-fn hold(words: &mut [u64]) -> bool {
+pub(crate) fn hold(words: &mut [u64]) -> bool {
     words.fill(1);
     // SAFETY: the range is that of a live slice; locking changes no content.
     unsafe { rustix::mm::mlock(words.as_mut_ptr().cast(), size_of_val(words)).is_ok() }
 }
 
-fn release(words: &mut [u64], locked: bool) {
+pub(crate) fn release(words: &mut [u64], locked: bool) {
     if locked {
         // SAFETY: the same live slice, locked by hold.
         let _ = unsafe { rustix::mm::munlock(words.as_mut_ptr().cast(), size_of_val(words)) };
@@ -165,7 +165,7 @@ fn release(words: &mut [u64], locked: bool) {
 }
 
 /// What the kernel has counted for `core` and this thread.
-fn reading(core: u32) -> Reading {
+pub(crate) fn reading(core: u32) -> Reading {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut counts: Counts = table(&read("/proc/interrupts"), "interrupt", core);
     counts.append(&mut table(&read("/proc/softirqs"), "softirq", core));
