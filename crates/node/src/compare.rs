@@ -84,9 +84,13 @@ pub struct Mode {
     pub name: String,
     /// Seconds of all turns.
     pub seconds: f64,
+    /// Seconds of work in them: as many quanta as there were, each the least of all. A thread that
+    /// is kept from its core cannot be interrupted there, so rates by the clock would make the
+    /// worst protection look quiet; those of [`Mode::per_second`] are of this time.
+    pub worked_seconds: f64,
     /// What interrupted the thread.
     pub interruptions: Interruptions,
-    /// Interruptions of all kinds a second; null if one kind could not be counted.
+    /// Interruptions of all kinds in a second of work; null if one kind could not be counted.
     pub per_second: Option<f64>,
     /// The first protection's interruptions a second over this one's; null if either is not known.
     pub times_fewer: Option<f64>,
@@ -104,7 +108,7 @@ pub struct Mode {
     pub stolen_ns: Option<u64>,
 }
 
-/// All turns of one protection; `None` if there is no quantum.
+/// All turns of one protection, without [`rates`]; `None` if there is no quantum.
 pub fn mode(name: &str, parts: &[Part]) -> Option<Mode> {
     let times: Vec<f64> = parts
         .iter()
@@ -116,7 +120,6 @@ pub fn mode(name: &str, parts: &[Part]) -> Option<Mode> {
         interrupts: sum(|part| part.interruptions.interrupts),
         softirqs: sum(|part| part.interruptions.softirqs),
     };
-    let seconds: f64 = parts.iter().map(|part| part.seconds).sum();
     let known = parts.iter().all(|part| part.hit.is_some());
     let calm = parts.iter().flat_map(|part| {
         let hit = part.hit.iter().flatten();
@@ -129,11 +132,10 @@ pub fn mode(name: &str, parts: &[Part]) -> Option<Mode> {
     let calm: Vec<f64> = calm.collect();
     Some(Mode {
         name: name.to_owned(),
-        seconds,
+        seconds: parts.iter().map(|part| part.seconds).sum(),
+        worked_seconds: 0.0,
         interruptions,
-        per_second: interruptions
-            .all()
-            .map(|all| all as f64 / seconds.max(1e-9)),
+        per_second: None,
         times_fewer: None,
         at_least: false,
         all: stats::summary(&times)?,
@@ -143,7 +145,19 @@ pub fn mode(name: &str, parts: &[Part]) -> Option<Mode> {
     })
 }
 
-/// Holds all against the first.
+/// Work and rates of all, by the least quantum of all; that, in ns.
+pub fn rates(modes: &mut [Mode], quanta: u64) -> f64 {
+    let mins = modes.iter().map(|mode| mode.all.min);
+    let least = mins.fold(f64::INFINITY, f64::min);
+    for mode in modes {
+        mode.worked_seconds = quanta as f64 * least * 1e-9;
+        let all = mode.interruptions.all();
+        mode.per_second = all.map(|all| all as f64 / mode.worked_seconds.max(1e-9));
+    }
+    least
+}
+
+/// Holds the rates of all against the first.
 pub fn against_first(modes: &mut [Mode]) {
     let Some(base) = modes.first().and_then(|first| first.per_second) else {
         return;
@@ -151,7 +165,7 @@ pub fn against_first(modes: &mut [Mode]) {
     for mode in modes {
         mode.at_least = mode.interruptions.all() == Some(0);
         let one = if mode.at_least {
-            1.0 / mode.seconds.max(1e-9)
+            1.0 / mode.worked_seconds.max(1e-9)
         } else {
             0.0
         };
@@ -185,11 +199,12 @@ pub fn text(of: &Compared) -> String {
     }
     let _ = writeln!(
         out,
-        "\n{:<14} {:>9} {:>9} {:>9} {:>9} {:>10}  interruptions a second",
+        "\n{:<14} {:>9} {:>9} {:>9} {:>9} {:>10}  interruptions in a second of work",
         "PROTECTION", "SWITCHES", "INTERR.", "SOFTIRQS", "ALL", "FEWER"
     );
     for mode in &of.modes {
-        let each = |count: Option<u64>| rate(count.map(|all| all as f64 / mode.seconds.max(1e-9)));
+        let each =
+            |count: Option<u64>| rate(count.map(|all| all as f64 / mode.worked_seconds.max(1e-9)));
         let sign = if mode.at_least { ">=" } else { "" };
         let _ = writeln!(
             out,
@@ -275,7 +290,7 @@ mod tests {
         let first = part(&[100.0, 150.0], &[false, true], [3, 4, 5]);
         let second = part(&[110.0, 900.0], &[false, true], [0, 8, 0]);
         let of = mode("normal", &[first.clone(), second.clone()]).unwrap();
-        assert_eq!((of.seconds, of.per_second), (4.0, Some(5.0)));
+        assert_eq!((of.seconds, of.interruptions.all()), (4.0, Some(20)));
         assert_eq!((of.all.max, of.stolen_ns), (900.0, Some(20)));
         let calm = of.untouched.unwrap();
         assert_eq!(
@@ -288,7 +303,7 @@ mod tests {
         blind.interruptions.softirqs = None;
         let of = mode("normal", &[first, blind]).unwrap();
         assert_eq!(
-            (of.per_second, of.untouched, of.untouched_samples),
+            (of.interruptions.all(), of.untouched, of.untouched_samples),
             (None, None, None)
         );
         assert_eq!(of.interruptions.interrupts, Some(12));
@@ -303,6 +318,10 @@ mod tests {
             of("b", [1, 2, 1]),
             of("c", [0, 0, 0]),
         ];
+        // The first was kept from its core for most of the time: that does not count for it.
+        modes[0].seconds = 100.0;
+        assert_eq!(rates(&mut modes, 2_000_000_000), 1.0);
+        assert_eq!(modes[0].per_second, Some(200.0));
         against_first(&mut modes);
         let fewer: Vec<_> = modes.iter().map(|mode| mode.times_fewer.unwrap()).collect();
         for (is, wanted) in fewer.iter().zip([1.0, 100.0, 400.0]) {

@@ -263,6 +263,8 @@ impl Plan<'_> {
                 (None, None) => skipped.push((name.clone(), "no quantum".to_owned())),
             }
         }
+        let quanta = options.samples * u64::from(options.rounds);
+        let least = compare::rates(&mut modes, quanta);
         // What the first could not give the others cannot be held against.
         if modes
             .first()
@@ -297,10 +299,6 @@ impl Plan<'_> {
                 text::time(period as f64 * 1e3)
             ));
         }
-        let least = modes
-            .iter()
-            .map(|mode| mode.all.min)
-            .fold(f64::INFINITY, f64::min);
         Ok(Compared {
             schema: COMPARED.to_owned(),
             core: self.core,
