@@ -112,6 +112,7 @@ pub const KEYS: &[Key] = &[
         "",
         "that of the Slurm job, if it runs in one",
     ),
+    key(SAVES, "notice", "", "unknown: one version at SIGUSR1"),
     key(
         SAVES,
         "memory",
@@ -310,6 +311,7 @@ impl Settings {
             ("overhead-max", &self.overhead_max),
             ("redo-max", &self.redo_max),
             ("time-limit", &self.time_limit),
+            ("notice", &self.notice),
             ("memory", &self.memory),
             ("spares", &self.spares),
             ("max-restarts", &self.max_restarts),

@@ -65,6 +65,10 @@ pub struct Settings {
     /// is made in time
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<String>,
+    /// With --interval auto: the run is ended this long after SIGUSR1; a last checkpoint is made
+    /// as late as is safe
+    #[arg(long, value_name = "TIME")]
+    pub notice: Option<String>,
     /// Staging memory of each node; must hold two slots of its ranks
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,

@@ -443,7 +443,7 @@ fn policy(config: &Config, levels: &[LevelSetting]) -> Result<Decides> {
     if auto {
         return Ok(Decides::Policy);
     }
-    for key in ["overhead-max", "redo-max", "time-limit"] {
+    for key in ["overhead-max", "redo-max", "time-limit", "notice"] {
         if !config.get(key).is_empty() {
             let reason = "only --interval auto can keep to it".to_owned();
             let remedy = "leave --every, the interval and /N of levels out, or this";
@@ -484,6 +484,7 @@ fn wishes(config: &Config, bounds: &Bounds) -> Result<Wishes> {
         overhead_max,
         lost_max_ms: given("redo-max", 1_000)?,
         ends_after_ms: given("time-limit", 1_000)?.or_else(slurm_left_ms),
+        notice_ms: given("notice", 1_000)?,
         commit_ms: bounds.commit_ms,
         ..Wishes::default()
     })
@@ -626,11 +627,12 @@ mod tests {
     #[test]
     fn what_is_asked_of_the_policy_is_understood() {
         let limits = ["--overhead-max", "1.5%", "--redo-max", "10min"];
-        let limits = [&limits[..], &["--time-limit", "12h"]].concat();
+        let limits = [&limits[..], &["--time-limit", "12h", "--notice", "2min"]].concat();
         let auto = planned(&limits).unwrap().settings.auto.unwrap();
         assert_eq!(auto.overhead_max, Some(0.015));
         assert_eq!(auto.lost_max_ms, Some(600_000));
         assert_eq!(auto.ends_after_ms, Some(43_200_000));
+        assert_eq!(auto.notice_ms, Some(120_000));
         assert!(
             planned(&["--interval", "auto"])
                 .unwrap()
@@ -682,6 +684,7 @@ mod tests {
             &["--overhead-max", "0.01"],
             &["--overhead-max", "101%"],
             &["--time-limit", "10"],
+            &["--notice", "10"],
             &["--emulate-nodes", "2", "--domains", "own,own"],
             &["--emulate-nodes", "2", "--domains", "0"],
             &["--emulate-nodes", "2", "--domains", "1,1"],

@@ -73,6 +73,8 @@ pub struct Wishes {
     pub lost_max_ms: Option<u64>,
     /// The run will be ended so many milliseconds after its beginning.
     pub ends_after_ms: Option<u64>,
+    /// So many milliseconds after a warning the run is ended.
+    pub notice_ms: Option<u64>,
     /// Within so many milliseconds after its capture a version is kept at a level, or not.
     pub commit_ms: u64,
     /// Between two checkpoints at all levels, while their costs are not known, in milliseconds.
@@ -89,6 +91,7 @@ impl Default for Wishes {
             overhead_max: None,
             lost_max_ms: None,
             ends_after_ms: None,
+            notice_ms: None,
             commit_ms: Bounds::default().commit_ms,
             first_ms: FIRST_MS,
             least_ms: LEAST_MS,
@@ -118,6 +121,8 @@ pub struct Steering {
     /// What is being written for longer comes to nothing, and the word of it was lost.
     writing_max: Time,
     first: Time,
+    /// From a warning to the end, if the owner has said it.
+    notice: Option<Time>,
     /// The program computes: all ranks have registered.
     computing: bool,
     asked: Option<Asked>,
@@ -201,6 +206,7 @@ impl Steering {
             begun: now,
             writing_max: Time::from_ms(wishes.commit_ms.saturating_mul(2)) + BUSY_PAUSE,
             first: Time::from_ms(wishes.first_ms),
+            notice: wishes.notice_ms.map(Time::from_ms),
             computing: false,
             asked: None,
             flying: BTreeMap::new(),
@@ -355,6 +361,15 @@ impl Steering {
             self.forget_orders();
         } else if let Some((_, known)) = &mut self.failed {
             *known = lost.max(*known);
+        }
+    }
+
+    /// The run was warned that it will be ended. Of several warnings the earliest end counts, and
+    /// nothing follows where nobody has said how long after them it comes.
+    pub fn warned(&mut self, now: Time) {
+        if let Some(notice) = self.notice {
+            let at = self.at(now + notice);
+            self.policy.see(self.at(now), Seen::EndsBy { at });
         }
     }
 

@@ -316,6 +316,32 @@ fn before_the_end_a_version_goes_where_it_outlasts_the_run() {
     );
 }
 
+/// Only where the length of the notice is known; a later warning does not put the end off.
+#[test]
+fn after_a_warning_the_last_version_is_as_late_as_the_notice_allows() {
+    let taken = |notice_ms: Option<u64>| {
+        let mut world = World::new(&Wishes {
+            notice_ms,
+            ..wishes()
+        });
+        world.writes = 2.0;
+        world.compute(100.0);
+        world.steering.warned(world.now);
+        world.compute(20.0);
+        world.steering.warned(world.now);
+        world.compute(40.0);
+        let beyond = |levels: &[Level]| levels.iter().any(|level| *level != Level::MEMORY);
+        let late = world.taken.into_iter().filter(|(at, _)| *at > 120.0);
+        let late = late.filter(|(_, levels)| beyond(levels));
+        late.map(|(at, _)| at).collect::<Vec<f64>>()
+    };
+    assert_eq!(taken(None), [0.0; 0]);
+    // A write to the disk takes 2 s here, one to a partner 4 s.
+    let late = taken(Some(60_000));
+    let last = late.last().is_some_and(|at| (140.0..158.0).contains(at));
+    assert!(last, "{late:?}");
+}
+
 #[test]
 fn a_write_of_which_nothing_is_heard_any_more_is_given_up() {
     let mut world = World::new(&wishes());

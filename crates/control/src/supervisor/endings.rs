@@ -51,7 +51,7 @@ impl Supervisor {
 
     pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, from_terminal: bool) {
         if signal == SIGUSR1 {
-            return self.on_warned();
+            return self.on_warned(now);
         }
         self.interrupts += 1;
         let times = self.interrupts;

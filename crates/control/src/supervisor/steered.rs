@@ -75,8 +75,14 @@ impl Supervisor {
     }
 
     /// A batch system says that it will end the job: what was computed so far is to last.
-    pub(super) fn on_warned(&mut self) {
+    ///
+    /// A version goes to all levels at once, for the length of the notice may not be known or not
+    /// be kept to. Where it is known, the policy takes another one as late as is sure to be whole.
+    pub(super) fn on_warned(&mut self, now: Time) {
         self.warned = self.is_alive();
+        if let Some(steering) = &mut self.steering {
+            steering.warned(now);
+        }
         self.tell(Event::Warned);
         self.checkpoint_if_warned();
     }
