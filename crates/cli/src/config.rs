@@ -292,7 +292,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 44] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 45] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
