@@ -7,14 +7,18 @@
 
 mod asks;
 mod contents;
+mod deferred;
+mod door;
 mod ends;
+mod faults;
+mod found;
 mod groups;
-mod health;
 mod joining;
 mod leaving;
 mod looking;
 mod memory;
 mod missing;
+mod open;
 mod opening;
 mod orders;
 mod passing;
@@ -23,30 +27,38 @@ mod reading;
 mod rejoining;
 mod rounds;
 mod serving;
+mod shown;
 mod spans;
 mod through;
+mod trouble;
+mod turn;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
-use outlive_base::ipc::ToAgent;
-use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
-use outlive_ledger::{Part, Record};
+use outlive_base::{Incarnation, Level, NodeId, Rank, Time, Version};
+use outlive_ledger::Part;
 use outlive_protocols::commit::{self, Commit, Levels, Pieces, Why};
 
-use super::copies::OnTheWay;
-use super::machines::{Driver, Effect};
-use super::shell::{CommandLine, Done, Link, Shell};
+use super::machines::Driver;
+use super::shell::Shell;
 use super::{Hello, Planted, Start};
-use crate::health::NodeHealth;
-use crate::orders::{AgentSpec, Fault, JobConfig, Notice, Rejected, STATUS_WARNINGS_MAX};
-use crate::scrubbing::ScrubStatus;
-use crate::told::{Said, Told, is_of_connection};
+use crate::orders::{AgentSpec, Fault, JobConfig, Notice, Rejected};
+use asks::Asks;
 use contents::Contents;
+use deferred::Deferred;
+use door::Door;
 pub(super) use ends::abort_error;
+use faults::Faults;
+use found::Found;
 use leaving::Leaving;
 pub(super) use looking::Sight;
+use memory::Supply;
+use open::Open;
 pub use ranks::{Ranks, SLOTS, no_memory, overwritten};
+use shown::Shown;
 pub(super) use through::Through;
+use trouble::Trouble;
+use turn::Turn;
 
 /// The named points of the way of versions at which a crash can be tested: before a record is made
 /// durable or a message is sent, when a rank may capture by force and when it has captured,
@@ -90,9 +102,11 @@ pub(super) struct Round {
     pub void: bool,
 }
 
-/// What garbage collection must know of versions.
+/// What is stable, and what may become so: what garbage collection must know of versions.
 #[derive(Default)]
 pub(super) struct Line {
+    /// The newest version that is stable at each level.
+    pub newest: BTreeMap<Level, (Incarnation, Version)>,
     /// Every (incarnation, version, level) that is stable.
     pub stable: BTreeSet<(Incarnation, Version, Level)>,
     /// The levels at which a version is or may still become committed.
@@ -181,149 +195,74 @@ pub struct Aborted {
     pub live: bool,
 }
 
-/// See the module.
+/// See the module. Each part keeps its own fields to itself.
 pub struct Core<S: Shell> {
     spec: AgentSpec,
     me: NodeId,
     shell: S,
     /// The time of the input that is being taken.
     now: Time,
-    /// When this agent began, or the open incarnation was opened.
-    began: Time,
     hello: Hello,
     base: commit::Config,
     planted: Option<Planted>,
     restarts: Option<u32>,
-    /// What lay in node storage when this agent began; taken when the job is known.
-    found_records: Option<Result<Vec<Record>>>,
-    kept_records: Vec<Record>,
-    shared_unseen: bool,
-    /// The number of the last slab that was begun.
-    tickets: u64,
     config: Option<JobConfig>,
     commit: Option<Driver<Commit>>,
-    commit_effects: VecDeque<Effect<Commit>>,
-    /// What was done without the shell.
-    done: VecDeque<Done<S::Slab>>,
-    news: VecDeque<News>,
+    found: Found,
+    turn: Turn<S::Slab>,
+    door: Door,
     ranks: Ranks<S>,
-    strangers: BTreeMap<u64, Link>,
-    /// Greetings that came before this agent, started anew, knew what is open.
-    early: Vec<(u64, u32, ToAgent)>,
+    asks: Asks,
+    supply: Supply,
     contents: Contents,
     leaving: Leaving,
-    /// The open incarnation; 0: none.
-    incarnation: Incarnation,
-    /// What it restored.
-    restored: Option<(Incarnation, Version)>,
-    /// Ranks of the job, as the launcher heard.
-    job_ranks: Option<u32>,
+    open: Open,
     opening: Option<Opening>,
-    /// What the launcher was told when the open incarnation had been opened.
-    opened: Vec<Notice>,
     rounds: BTreeMap<Version, Round>,
-    /// An arming that waits for room: version, levels, until when.
-    deferred: Option<(Version, Levels, Time)>,
-    /// The newest version that is stable at each level.
-    stable: BTreeMap<Level, (Incarnation, Version)>,
+    deferred: Deferred,
     line: Line,
     /// What took how long, until the launcher is told.
     lives: spans::Lives,
-    /// What was warned of, for `outlive status`.
-    told: Told,
-    /// What is wrong with the node's storage, until it takes a container again.
-    storage_trouble: Option<Code>,
-    memory_warned: bool,
-    /// How the machine is, and when that was read.
-    health: (Time, NodeHealth),
-    /// The command of the only rank, once others took themselves for it.
-    contested: Option<CommandLine>,
-    /// There is memory for one slot a rank: it is a way to the other levels, no level.
-    staging: bool,
-    /// Ranks that wait for memory to capture into, each at most once.
-    asks: Vec<asks::Waiter>,
-    /// So many ranks wait for a version to be safe.
-    waiting: usize,
-    /// Faults that were carried out here, by number: each once.
-    injected: BTreeSet<u32>,
-    /// What became of damage that was ordered.
-    corrupted: BTreeMap<u32, Result<()>>,
-    /// The last record could not be written.
-    unwritable: bool,
-    /// The last record that was refused was refused by shared storage.
-    refused_by_shared: bool,
-    /// And it did because another run of the job has decided there since.
-    superseded: bool,
-    /// What was read before it was needed, for `outlive status`.
-    scrub_said: ScrubStatus,
-    /// Copies on their way to shared storage, likewise.
-    transfers: Vec<OnTheWay>,
+    shown: Shown,
+    trouble: Trouble,
+    faults: Faults,
     /// The job ends: nothing is begun any more.
     finishing: bool,
-    /// Something happened since the last look.
-    stirred: bool,
-    /// A slot may have become free, so that the next version can be wanted at once.
-    look_now: bool,
 }
 
 impl<S: Shell> Core<S> {
     pub(super) fn new(start: Start<S>) -> Core<S> {
         let now = start.now;
+        let (records, kept) = (start.found_records, start.kept_records);
         Core {
             me: start.spec.node,
             spec: start.spec,
             shell: start.shell,
             now,
-            began: now,
             hello: start.hello,
             base: start.commit,
             planted: start.planted,
             restarts: start.restarts,
-            found_records: Some(start.found_records),
-            kept_records: start.kept_records,
-            shared_unseen: start.shared_unseen,
-            tickets: 0,
             config: None,
             commit: None,
-            commit_effects: VecDeque::new(),
-            done: VecDeque::new(),
-            news: VecDeque::new(),
+            found: Found::new(records, kept, start.shared_unseen),
+            turn: Turn::default(),
+            door: Door::default(),
             ranks: start.ranks,
-            strangers: BTreeMap::new(),
-            early: Vec::new(),
+            asks: Asks::default(),
+            supply: Supply::default(),
             contents: Contents::planted(start.planted),
             leaving: Leaving::default(),
-            incarnation: Incarnation(0),
-            restored: None,
-            job_ranks: None,
+            open: Open::none(now),
             opening: None,
-            opened: Vec::new(),
             rounds: BTreeMap::new(),
-            deferred: None,
-            stable: BTreeMap::new(),
+            deferred: Deferred::default(),
             line: Line::default(),
             lives: spans::Lives::default(),
-            told: Told::of(start.troubles),
-            storage_trouble: None,
-            memory_warned: false,
-            health: (
-                now,
-                NodeHealth::unknown("the sensors have not been read yet"),
-            ),
-            contested: None,
-            staging: false,
-            asks: Vec::new(),
-            waiting: 0,
-            injected: BTreeSet::new(),
-            corrupted: BTreeMap::new(),
-            unwritable: false,
-            refused_by_shared: false,
-            superseded: false,
-            scrub_said: ScrubStatus::default(),
-            transfers: Vec::new(),
+            shown: Shown::new(start.troubles, now),
+            trouble: Trouble::default(),
+            faults: Faults::default(),
             finishing: false,
-            stirred: false,
-            look_now: false,
         }
     }
 
@@ -341,16 +280,16 @@ impl<S: Shell> Core<S> {
     /// An input is taken at this time; `stirs` if something may have to be looked at.
     pub(super) const fn at(&mut self, now: Time, stirs: bool) {
         self.now = now;
-        self.stirred |= stirs;
+        self.turn.stir(stirs);
     }
 
     fn news(&mut self, news: News) {
-        self.news.push_back(news);
+        self.turn.tell(news);
     }
 
     /// What services have not heard yet.
     pub(super) fn next_news(&mut self) -> Option<News> {
-        self.news.pop_front()
+        self.turn.next_news()
     }
 
     /// What this node lives in.
@@ -362,43 +301,10 @@ impl<S: Shell> Core<S> {
         self.shell.tell(notice);
     }
 
-    /// Something went wrong that does not stop the job (P4): remembered and reported.
-    pub(super) fn warn(&mut self, error: Error) {
-        // What the loss of a node would explain is told by the launcher, if nothing does.
-        let other = matches!(error.entity(), Entity::Node(node) if *node != self.me.0);
-        match self.told.add(None, error.clone()) {
-            _ if other && is_of_connection(&error) => {
-                tracing::info!(node = self.me.0, %error, "a peer's connection");
-            }
-            Said::Again => tracing::info!(node = self.me.0, %error, "warning, again"),
-            Said::New | Said::Grown(..) => tracing::warn!(node = self.me.0, %error, "warning"),
-        }
-        self.tell(&Notice::Warning(error));
-    }
-
-    /// Node storage refuses something: told once, until it works again; what that costs
-    /// is told version by version by the coordinator.
-    fn warn_of_storage(&mut self, error: Error) {
-        if self.storage_trouble.replace(error.code()) == Some(error.code()) {
-            return tracing::info!(node = self.me.0, %error, "storage, again");
-        }
-        self.warn(error);
-    }
-
-    /// What the status says of warnings: each kind with its count, the newest ones.
-    fn warnings(&self) -> Vec<Error> {
-        let entries = self.told.entries();
-        let skipped = entries.len().saturating_sub(STATUS_WARNINGS_MAX);
-        entries[skipped..]
-            .iter()
-            .map(|entry| entry.error.clone())
-            .collect()
-    }
-
     /// An open node that knows its job, and drives no machine.
     #[cfg(test)]
     pub(super) fn configure_alone(&mut self, config: JobConfig) {
         self.config = Some(config);
-        self.incarnation = Incarnation(1);
+        self.open.take_up(Incarnation(1), None);
     }
 }

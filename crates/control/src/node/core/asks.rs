@@ -30,6 +30,62 @@ pub(super) struct Waiter {
     until: Time,
 }
 
+/// Ranks that wait.
+#[derive(Default)]
+pub(super) struct Asks {
+    /// For memory to capture into, each at most once.
+    waiters: Vec<Waiter>,
+    /// So many for a version to be safe.
+    for_safety: usize,
+}
+
+impl Asks {
+    /// It waits for memory.
+    fn put(&mut self, ask: Waiter) {
+        self.waiters.push(ask);
+    }
+
+    /// What the rank waits for.
+    fn take(&mut self, rank: Rank) -> Option<Waiter> {
+        let at = self.waiters.iter().position(|ask| ask.rank == rank)?;
+        Some(self.waiters.swap_remove(at))
+    }
+
+    fn take_all(&mut self) -> Vec<Waiter> {
+        std::mem::take(&mut self.waiters)
+    }
+
+    /// The rank waits for memory no more.
+    pub fn forget(&mut self, rank: Rank) {
+        self.waiters.retain(|ask| ask.rank != rank);
+    }
+
+    /// None does.
+    pub fn clear(&mut self) {
+        self.waiters.clear();
+    }
+
+    /// True if the rank waits for memory.
+    pub fn has(&self, rank: Rank) -> bool {
+        self.waiters.iter().any(|ask| ask.rank == rank)
+    }
+
+    /// True if none waits for memory.
+    pub const fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// True while a rank waits for anything.
+    pub const fn is_anybody_waiting(&self) -> bool {
+        self.for_safety > 0 || !self.waiters.is_empty()
+    }
+
+    /// So many ranks wait for a version to be safe.
+    pub const fn note_waiting(&mut self, ranks: usize) {
+        self.for_safety = ranks;
+    }
+}
+
 impl<S: Shell> Core<S> {
     /// A rank needs memory for a version. It waits for one at a time.
     pub(super) fn ask(
@@ -40,7 +96,7 @@ impl<S: Shell> Core<S> {
         bytes: u64,
         forced: bool,
     ) {
-        self.asks.retain(|ask| ask.rank != rank);
+        self.asks.forget(rank);
         self.serve(Waiter {
             rank,
             sequence,
@@ -60,17 +116,16 @@ impl<S: Shell> Core<S> {
 
     /// Tries again what waits for a slot or for memory.
     pub(super) fn try_asks(&mut self) {
-        for ask in std::mem::take(&mut self.asks) {
+        for ask in self.asks.take_all() {
             self.serve(ask);
         }
     }
 
     /// The memory that a rank waits for cannot be made.
     pub(super) fn refuse_ask(&mut self, rank: Rank, error: Error) {
-        let Some(at) = self.asks.iter().position(|ask| ask.rank == rank) else {
+        let Some(ask) = self.asks.take(rank) else {
             return;
         };
-        let ask = self.asks.swap_remove(at);
         match ask.forced {
             true => self.end_force(ask, Err(error)),
             false => self.send_slab(rank, ask.sequence, ask.version, Err(error)),
@@ -95,7 +150,7 @@ impl<S: Shell> Core<S> {
             )),
         };
         match ready {
-            Ok((_, false)) => self.asks.push(ask),
+            Ok((_, false)) => self.asks.put(ask),
             Ok((slot, true)) => self.send_slab(ask.rank, ask.sequence, ask.version, Ok(slot)),
             Err(error) => self.send_slab(ask.rank, ask.sequence, ask.version, Err(error)),
         }
@@ -192,7 +247,7 @@ impl<S: Shell> Core<S> {
                 making.stop.give_up();
             }
             if (making.is_some() || self.now < ask.until) && !self.finishing {
-                return self.asks.push(ask);
+                return self.asks.put(ask);
             }
             let error = Error::new(
                 Code::AgentTimeout,
@@ -208,7 +263,7 @@ impl<S: Shell> Core<S> {
         };
         entry.slots[slot].usage = Use::Filling(version);
         match self.has_memory(rank, slot, ask.bytes) {
-            Ok(false) => self.asks.push(ask),
+            Ok(false) => self.asks.put(ask),
             Ok(true) => self.end_force(ask, Ok(slot)),
             Err(error) => self.end_force(ask, Err(error)),
         }
@@ -217,7 +272,7 @@ impl<S: Shell> Core<S> {
     /// Gives the slab of a forced version, or why there is none; either begins its round.
     fn end_force(&mut self, ask: Waiter, memory: Result<usize>) {
         let Waiter { rank, version, .. } = ask;
-        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
+        let (job, incarnation) = (self.spec.job_hash, self.open.incarnation());
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
@@ -234,7 +289,7 @@ impl<S: Shell> Core<S> {
         self.send_slab(rank, ask.sequence, version, ready);
         if !self.rounds.contains_key(&version) {
             // Its arming may wait here for room: this is more than an answer to it.
-            self.deferred.take_if(|(deferred, ..)| *deferred == version);
+            self.deferred.forget(version);
             self.open_round(version, levels);
             self.command(Command::Force { version, levels });
         }

@@ -48,10 +48,10 @@ impl<S: Shell> Core<S> {
 
     pub(in crate::node) fn on_stable(&mut self, version: Version, level: Level) {
         self.span_stable(version, level);
-        let at = (self.incarnation, version);
+        let at = (self.open.incarnation(), version);
         // Also if a newer one is known: an agent that was started anew hears of what it has
         // found in the slots after what it was told first, and waits for its levels.
-        let newer = self.stable.get(&level) >= Some(&at);
+        let newer = self.line.newest.get(&level) >= Some(&at);
         let ignored = newer && self.is_planted(Planted::IgnoreOlderStable);
         let unknown = self.has_unknown_levels(version);
         if let Some(round) = self.rounds.get_mut(&version)
@@ -60,14 +60,14 @@ impl<S: Shell> Core<S> {
         {
             round.levels = round.levels.with(level);
         }
-        let newest = self.stable.get(&level).is_none_or(|known| *known < at);
+        let newest = self.line.newest.get(&level).is_none_or(|known| *known < at);
         self.news(News::Stable {
             version,
             level,
             newest,
         });
         if newest {
-            self.stable.insert(level, at);
+            self.line.newest.insert(level, at);
         }
         if unknown && !ignored {
             self.end_unknown(version, level);
@@ -89,7 +89,7 @@ impl<S: Shell> Core<S> {
         self.retire_rounds();
         // A slot may be free now: for what waits here, and for what is wanted next.
         self.try_deferred();
-        self.look_now |= self.is_coordinator();
+        self.look_for_the_next();
     }
 
     /// Met by an agent that was started anew: its levels are still to come.
@@ -101,7 +101,7 @@ impl<S: Shell> Core<S> {
     /// A level of such a version has ended. Once all that it can have had ended, nobody will say
     /// any more which it had; until then those that are left are still to be written here.
     fn end_unknown(&mut self, version: Version, level: Level) {
-        let at = (self.incarnation, version);
+        let at = (self.open.incarnation(), version);
         let used = self.all_levels();
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
@@ -110,7 +110,7 @@ impl<S: Shell> Core<S> {
         if !used.iter().all(|level| round.ended.contains(level)) {
             return;
         }
-        let known = |level: &Level| self.stable.get(level) >= Some(&at);
+        let known = |level: &Level| self.line.newest.get(level) >= Some(&at);
         let stable = used.iter().filter(known);
         round.levels = stable.fold(Levels::NONE, Levels::with);
         // Known from now on: a rank that waits for more than that waits for nothing.
@@ -125,7 +125,7 @@ impl<S: Shell> Core<S> {
     pub(super) fn on_disarmed(&mut self, version: Version) {
         // Also where they were not known, after a restart of this agent: that there are none is
         // known now, and a rank may wait for them.
-        let at = (self.incarnation, version);
+        let at = (self.open.incarnation(), version);
         self.line.levels.insert(at, BTreeSet::new());
         self.withdraw(version);
         self.try_deferred();
@@ -138,7 +138,7 @@ impl<S: Shell> Core<S> {
         if self.is_planted(Planted::CountUnrecorded) {
             return;
         }
-        let source = self.incarnation;
+        let source = self.open.incarnation();
         let ended = level.map_or_else(|| self.all_levels(), |level| Levels::of(&[level]));
         for level in ended.iter() {
             if !self.line.stable.contains(&(source, version, level)) {
@@ -156,7 +156,7 @@ impl<S: Shell> Core<S> {
     ) {
         self.forget_decisions(version, level);
         self.span_ended(version, level);
-        let at = (self.incarnation, version);
+        let at = (self.open.incarnation(), version);
         match level {
             Some(level) => {
                 let known = self.line.levels.get_mut(&at);
@@ -168,12 +168,8 @@ impl<S: Shell> Core<S> {
         }
         // A level that is not in use: an agent that was started anew asks for all.
         let mut quiet = level.is_some_and(|level| !self.all_levels().contains(level));
-        if let (Some(level), Some((deferred, levels, _))) = (level, &mut self.deferred)
-            && *deferred == version
-        {
-            // It has ended before there was room: nobody would end it again.
-            *levels = levels.without(level);
-            self.deferred.take_if(|(_, levels, _)| levels.is_empty());
+        if let Some(level) = level {
+            self.deferred.end(version, level);
         }
         if let Some(level) = level
             && self.has_unknown_levels(version)

@@ -27,12 +27,12 @@ pub(super) struct Greeting {
 impl<S: Shell> Core<S> {
     /// A process has connected; who it is comes later.
     pub(in crate::node) fn on_stranger(&mut self, link: Link) {
-        self.strangers.insert(link.token, link);
+        self.door.keep(link);
     }
 
     /// A process says which rank it is.
     pub(super) fn on_hello(&mut self, token: u64, sequence: u32, hello: &Greeting) {
-        let Some(link) = self.strangers.remove(&token) else {
+        let Some(link) = self.door.take(token) else {
             return;
         };
         let &Greeting { rank, ranks, .. } = hello;
@@ -47,7 +47,7 @@ impl<S: Shell> Core<S> {
                     error: error.clone(),
                 };
                 self.shell.answer(link, sequence, &answer, With::Nothing);
-                self.strangers.insert(token, link);
+                self.door.keep(link);
                 self.warn(error);
             }
         }
@@ -55,7 +55,7 @@ impl<S: Shell> Core<S> {
 
     /// Makes the rank's control block of this incarnation, unless it is there.
     pub(super) fn control_of(&mut self, rank: Rank, ranks: u32) -> Result<()> {
-        let (me, incarnation) = (self.me, self.incarnation);
+        let (me, incarnation) = (self.me, self.open.incarnation());
         let entry = self.ranks.entry(rank, ranks);
         entry.ranks = ranks;
         if entry.control.is_none() {
@@ -70,8 +70,8 @@ impl<S: Shell> Core<S> {
     }
 
     fn welcome(&mut self, sequence: u32, link: Link, rank: Rank, ranks: u32) {
-        let (me, nodes, incarnation) = (self.me, self.nodes(), self.incarnation);
-        let restore = self.restored.map(|(_, version)| version);
+        let (me, nodes, incarnation) = (self.me, self.nodes(), self.open.incarnation());
+        let restore = self.open.restored().map(|(_, version)| version);
         let pid = link.pid;
         let levels = self.all_levels();
         let entry = self.ranks.entry(rank, ranks);
@@ -90,7 +90,7 @@ impl<S: Shell> Core<S> {
         self.shell.answer(link, sequence, &welcome, with);
         let members = (0..nodes).map(outlive_base::NodeId).collect();
         self.contents.set_job(members, ranks);
-        for (level, (_, version)) in &self.stable {
+        for (level, (_, version)) in &self.line.newest {
             self.ranks.set_committed(*level, *version);
         }
         self.news(News::Joined);
@@ -138,8 +138,8 @@ impl<S: Shell> Core<S> {
         let Some(holder) = holder.filter(|&link| self.shell.is_live(link)) else {
             return Ok(());
         };
-        if holder.pid != pid && ranks == 1 && self.contested.is_none() {
-            self.contested = self.shell.command_of(holder.pid);
+        if holder.pid != pid && ranks == 1 {
+            self.door.contest(|| self.shell.command_of(holder.pid));
         }
         let (reason, remedy) = if holder.pid == pid {
             (
@@ -172,7 +172,7 @@ impl<S: Shell> Core<S> {
     /// Several processes took themselves for the only rank: after a restart another of
     /// them may be the first, and must not restore the state of the one that was it.
     fn is_the_same(&self, rank: Rank, ranks: u32, pid: u32) -> Result<()> {
-        let Some(was) = self.contested.as_ref().filter(|_| ranks == 1) else {
+        let Some(was) = self.door.contested().filter(|_| ranks == 1) else {
             return Ok(());
         };
         match self.shell.command_of(pid) {
@@ -206,13 +206,14 @@ impl<S: Shell> Core<S> {
                 "link the program against the same installation as the command outlive",
             ));
         }
-        if self.opening.is_some() || incarnation != self.incarnation {
+        if self.opening.is_some() || incarnation != self.open.incarnation() {
             return Err(Error::new(
                 Code::RankLost,
                 entity,
                 format!(
                     "belongs to start {}, open is {}",
-                    incarnation.0, self.incarnation.0
+                    incarnation.0,
+                    self.open.incarnation().0
                 ),
                 "processes of an earlier start must end; start ranks through outlive run only",
             ));
@@ -236,7 +237,8 @@ impl<S: Shell> Core<S> {
             ));
         }
         let expected = self
-            .restored
+            .open
+            .restored()
             .and_then(|(source, version)| self.contents.ranks_of(source, version))
             .or_else(|| self.ranks.job_ranks());
         match expected {
@@ -255,8 +257,7 @@ impl<S: Shell> Core<S> {
 
     /// A connection is closed, or its process has ended.
     pub(in crate::node) fn on_rank_gone(&mut self, token: u64, exited: bool) {
-        self.strangers.remove(&token);
-        self.early.retain(|(early, ..)| *early != token);
+        self.door.forget(token);
         // A rank that connected anew has another token: this one is its past.
         let Some(entry) = self.ranks.by_last_token(token) else {
             return;
@@ -268,7 +269,7 @@ impl<S: Shell> Core<S> {
             entry.process = None;
         }
         self.news(News::Gone(rank));
-        self.asks.retain(|ask| ask.rank != rank);
+        self.asks.forget(rank);
         if !closed {
             let why = if exited { Why::RankLost } else { Why::Left };
             let open: Vec<Version> = self.rounds.keys().copied().collect();

@@ -35,7 +35,7 @@ impl<S: Shell> Core<S> {
 
     /// Looks around, before services do.
     pub(in crate::node) fn look_around(&mut self) {
-        if self.incarnation.0 != 0 {
+        if self.open.is_any() {
             self.call_back();
             self.prepare_memory();
         }
@@ -85,8 +85,8 @@ impl<S: Shell> Core<S> {
     /// True if a captured version is not decided yet at one of its levels.
     pub(in crate::node) fn is_undecided(&self) -> bool {
         self.rounds.iter().any(|(&version, round)| {
-            let at = (self.incarnation, version);
-            round.told && !round.void && !round.is_decided(&self.stable, at)
+            let at = (self.open.incarnation(), version);
+            round.told && !round.void && !round.is_decided(&self.line.newest, at)
         })
     }
 
@@ -97,17 +97,22 @@ impl<S: Shell> Core<S> {
 
     /// Something has happened since this was asked last.
     pub(in crate::node) const fn take_stirred(&mut self) -> bool {
-        std::mem::replace(&mut self.stirred, false)
+        self.turn.take_stirred()
+    }
+
+    /// A slot may have come free: whoever wants the next version looks at once.
+    pub(super) fn look_for_the_next(&mut self) {
+        self.turn.look(self.me == self.spec.coordinator);
     }
 
     /// True if a look is due at once; not any more then.
     pub(in crate::node) const fn take_look_now(&mut self) -> bool {
-        std::mem::replace(&mut self.look_now, false)
+        self.turn.take_look()
     }
 
     /// A look is due at once.
     pub(in crate::node) const fn wants_look(&self) -> bool {
-        self.look_now
+        self.turn.is_look_due()
     }
 }
 
@@ -138,7 +143,10 @@ mod tests {
         for (slot, version) in [Version(1), Version(2)].into_iter().enumerate() {
             entry.install(slot, PlainSlab::new(1 << 16), Use::Full { source, version });
         }
-        agent.stable.insert(Level::MEMORY, (source, Version(1)));
+        agent
+            .line
+            .newest
+            .insert(Level::MEMORY, (source, Version(1)));
         let disk = Levels::NONE.with(Level::DISK);
         agent.open_round(Version(1), disk);
         agent.on_arm(Version(3), disk);
@@ -146,7 +154,7 @@ mod tests {
         agent.on_time(agent.now + Time::from_ms(100));
         assert!(agent.wake_at() >= agent.now + TICK_FAR);
         agent.on_stable(Version(2), Level::DISK);
-        assert!(agent.deferred.is_none() && agent.rounds.contains_key(&Version(3)));
+        assert!(!agent.deferred.is_some() && agent.rounds.contains_key(&Version(3)));
     }
 
     #[test]

@@ -16,6 +16,39 @@ use super::Core;
 use super::ranks::{Making, SLOTS, Use, no_memory};
 use crate::node::shell::{Ask, Shell, Stop};
 
+/// What memory can be had.
+#[derive(Default)]
+pub(super) struct Supply {
+    /// The number of the last slab that was begun.
+    tickets: u64,
+    /// There is memory for one slot a rank: it is a way to the other levels, no level.
+    is_one_slot: bool,
+    /// That there is too little was said.
+    is_said: bool,
+}
+
+impl Supply {
+    fn next_ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// There is too little: true if that is news.
+    const fn is_news(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_said, true)
+    }
+
+    /// True if there is memory for one slot a rank only.
+    pub const fn is_one_slot(&self) -> bool {
+        self.is_one_slot
+    }
+
+    /// True if there is memory for what the ranks protect, for one slot at least.
+    pub const fn is_enough(&self) -> bool {
+        !self.is_said || self.is_one_slot
+    }
+}
+
 impl<S: Shell> Core<S> {
     /// Makes the slabs that the ranks will need, before any version is armed, so
     /// that arming never waits for memory.
@@ -94,8 +127,7 @@ impl<S: Shell> Core<S> {
     fn begin_making(&mut self, rank: Rank, slot: usize, bytes: u64) -> Result<()> {
         let (used, budget) = (self.ranks.memory(), self.spec.memory_bytes);
         let node = self.me.0;
-        self.tickets += 1;
-        let ticket = self.tickets;
+        let ticket = self.supply.next_ticket();
         let Some(entry) = self.ranks.get_mut(rank) else {
             return Err(Error::internal("an unknown rank asks for memory"));
         };
@@ -140,9 +172,8 @@ impl<S: Shell> Core<S> {
             () if demand <= budget && !others.is_empty() => 1,
             () => 0,
         };
-        self.staging = slots == 1;
-        if slots < SLOTS && !self.memory_warned {
-            self.memory_warned = true;
+        self.supply.is_one_slot = slots == 1;
+        if slots < SLOTS && self.supply.is_news() {
             let said = no_memory(self.me.0, two, budget);
             self.warn(match slots {
                 1 => Error::new(
@@ -167,7 +198,7 @@ impl<S: Shell> Core<S> {
         ticket: u64,
         made: Result<Option<S::Slab>>,
     ) {
-        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
+        let (job, incarnation) = (self.spec.job_hash, self.open.incarnation());
         let awaited = |making: &Making| making.ticket == ticket;
         let entry = self.ranks.get_mut(rank);
         let Some(entry) = entry.filter(|e| e.slots[slot].making.as_ref().is_some_and(awaited))
@@ -194,11 +225,10 @@ impl<S: Shell> Core<S> {
 
     /// Who waits for the memory hears of it; else it is said once.
     fn cannot_make(&mut self, rank: Rank, error: Error) {
-        if self.asks.iter().any(|ask| ask.rank == rank) {
+        if self.asks.has(rank) {
             return self.refuse_ask(rank, error);
         }
-        if !self.memory_warned {
-            self.memory_warned = true;
+        if self.supply.is_news() {
             self.warn(error);
         }
     }

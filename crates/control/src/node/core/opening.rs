@@ -35,32 +35,29 @@ impl<S: Shell> Core<S> {
         let known = self.commit.as_ref().map(|driver| driver.machine().known());
         let known = known.unwrap_or_default();
         let is_new = self.restarts.is_none_or(|restarts| restarts == 0);
-        let idle = self.opening.is_none() && self.opened.is_empty();
+        let idle = self.opening.is_none() && self.open.told().is_empty();
         if is_new && idle && incarnation == known && self.is_planted(Planted::TellOpened) {
             return;
         }
         if is_new && idle && incarnation <= known {
             return self.on_open_failed(incarnation, Why::Stale, None, known);
         }
-        if self.opening.is_none() && self.incarnation == incarnation {
+        if self.opening.is_none() && self.open.incarnation() == incarnation {
             // The answer was lost.
-            for notice in self.opened.clone() {
+            for notice in self.open.told().to_vec() {
                 self.tell(&notice);
             }
             return;
         }
-        self.opened.clear();
         self.leaving.clear();
         self.ranks.end_incarnation();
         // Routed files that no rank of the ended incarnation will capture any more.
         self.shell.ask(Ask::EndRouted { but: incarnation });
         self.rounds.clear();
-        self.deferred = None;
+        self.deferred.take();
         self.asks.clear();
         self.news(News::Opening);
-        self.incarnation = Incarnation(0);
-        self.restored = None;
-        self.job_ranks = None;
+        self.open.close();
         let set = NodeSet::of(self.nodes(), replaced.iter().map(|node| node.0));
         self.opening = Some(Opening {
             incarnation,
@@ -201,7 +198,7 @@ impl<S: Shell> Core<S> {
     /// The incarnation that is being opened, else the open one.
     pub(super) fn opening_or_open(&self) -> Incarnation {
         let opening = self.opening.as_ref();
-        opening.map_or(self.incarnation, |opening| opening.incarnation)
+        opening.map_or(self.open.incarnation(), |opening| opening.incarnation)
     }
 
     fn rebuild_of(
@@ -377,16 +374,14 @@ impl<S: Shell> Core<S> {
         let Some(opening) = self.opening.take() else {
             return;
         };
-        self.incarnation = incarnation;
-        self.restored = restored;
-        self.stable.clear();
+        self.open.begin(incarnation, restored, self.now);
+        self.line.newest.clear();
         if let Some((source, version)) = restored {
             self.restore_line(source, version);
         }
         if !self.is_planted(Planted::KeepVoidCaptures) {
             self.ranks.drop_after(restored);
         }
-        self.began = self.now;
         self.span_opened(restored.map(|(_, it)| it), opening.bytes, opening.since);
         let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
         // Ranks of another count have no place in this incarnation.
@@ -409,7 +404,7 @@ impl<S: Shell> Core<S> {
                 uncertain,
             });
             self.tell(&notice);
-            self.opened.push(notice);
+            self.open.was_told(notice);
         }
         let notice = Notice::NodeReady {
             incarnation,
@@ -417,7 +412,7 @@ impl<S: Shell> Core<S> {
             rebuilt_bytes: opening.bytes,
         };
         self.tell(&notice);
-        self.opened.push(notice);
+        self.open.was_told(notice);
         if let Some((source, version)) = restored {
             self.protect_again(source, version, &opening.replaced);
         }
@@ -437,7 +432,7 @@ impl<S: Shell> Core<S> {
         let mut levels = self.contents.levels_of(source, version);
         levels.insert(Level::MEMORY);
         for &level in &levels {
-            self.stable.insert(level, (source, version));
+            self.line.newest.insert(level, (source, version));
             self.line.stable.insert((source, version, level));
         }
         if !self.is_planted(Planted::ForgetMaybeCommitted) {
@@ -492,7 +487,8 @@ impl<S: Shell> Core<S> {
     ) {
         let opening = self.opening.take();
         // Not the node's own storage, for which another could take its place.
-        let refused = why == Why::Storage && culprit == Some(self.me) && self.refused_by_shared;
+        let refused =
+            why == Why::Storage && culprit == Some(self.me) && self.trouble.is_by_shared();
         let of_all = matches!(why, Why::Unreadable | Why::OutOfReach) || refused;
         let entity = culprit
             .filter(|_| !of_all)
@@ -527,7 +523,7 @@ impl<S: Shell> Core<S> {
                 format!("start {number} did not open: too few nodes of the last start answer"),
                 "end all processes of the job, then start it again",
             ),
-            Why::Storage if refused && self.superseded => (
+            Why::Storage if refused && self.trouble.is_superseded() => (
                 Code::JobBusy,
                 format!(
                     "start {number} did not open: another run of the job has opened one since, in \
@@ -562,7 +558,7 @@ impl<S: Shell> Core<S> {
         };
         let error = Error::new(code, entity, reason, remedy);
         // Another number would only take the job from who runs it.
-        let known = match refused && self.superseded {
+        let known = match refused && self.trouble.is_superseded() {
             true => Incarnation(0),
             false => known,
         };

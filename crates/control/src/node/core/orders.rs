@@ -12,7 +12,6 @@ use outlive_protocols::commit::{self, Commit};
 
 use super::contents::short;
 use super::{Core, News};
-use crate::node::Planted;
 use crate::node::machines::{Driver, Effect};
 use crate::node::shell::{Ask, DecisionKey, Done, PeerMessage, Shell};
 use crate::orders::{Fault, JobConfig, Notice, Order};
@@ -36,8 +35,8 @@ impl<S: Shell> Core<S> {
                 history,
             } => self.open(incarnation, replaced, (fenced, fresh), history),
             Order::Ranks { incarnation, ranks } => {
-                if incarnation == self.incarnation {
-                    self.job_ranks = Some(ranks);
+                if incarnation == self.open.incarnation() {
+                    self.open.note_ranks(ranks);
                     self.capture_nothing();
                 }
             }
@@ -108,17 +107,14 @@ impl<S: Shell> Core<S> {
             },
             ..self.base.clone()
         };
-        let scan = self.found_records.take();
-        let scan = scan.unwrap_or_else(|| Err(Error::internal("started twice")))?;
-        let kept = std::mem::take(&mut self.kept_records);
-        let records = || scan.iter().chain(&kept);
-        for record in records() {
+        let records = self.found.take()?;
+        for record in &records {
             self.contents.learn(record);
         }
-        let log: Vec<commit::Record> = records().filter_map(short).collect();
+        let log: Vec<commit::Record> = records.iter().filter_map(short).collect();
         let (now, me) = (self.now, self.me.0);
         self.commit = Some(Driver::recover(commit, me, self.spec.job_hash, now, log));
-        if self.shared_unseen {
+        if self.found.is_shared_unseen() {
             self.command(commit::Command::Doubt);
         }
         // A first look: an agent that was started anew asks to rejoin.
@@ -136,53 +132,6 @@ impl<S: Shell> Core<S> {
         let links = self.ranks.iter().filter_map(|entry| entry.link);
         for pid in links.map(|link| link.pid).collect::<Vec<_>>() {
             self.shell.kill(pid);
-        }
-    }
-
-    /// What a fault does to what this node lives in happens here and now, once, however often the
-    /// launcher says it.
-    fn inject(&mut self, id: u32, fault: Fault) {
-        let once = matches!(fault, Fault::Corrupt(_) | Fault::Isolate { .. });
-        let again = once && !self.injected.insert(id);
-        match fault {
-            _ if self.is_planted(Planted::InjectNothing) && fault.is_effect() => {
-                self.say_injected(id, fault, Ok(()));
-            }
-            // Told when it is done.
-            Fault::Corrupt(_) if again && !self.corrupted.contains_key(&id) => {}
-            Fault::Corrupt(_) if again => self.say_corrupted(id, fault),
-            Fault::Corrupt(level) => self.shell.ask(Ask::Corrupt { id, level }),
-            Fault::FailPoint { .. } => self.shell.inject(id, fault),
-            Fault::Slow(_) | Fault::Full(_) => {
-                self.shell.inject(id, fault.clone());
-                self.say_injected(id, fault, Ok(()));
-            }
-            Fault::Isolate { .. } => {
-                // Before it: nothing goes out afterwards.
-                self.say_injected(id, fault.clone(), Ok(()));
-                if !again {
-                    self.shell.isolate(true);
-                    self.news(News::Injected { id, fault });
-                }
-            }
-            Fault::AtVersion { .. } => self.news(News::Injected { id, fault }),
-        }
-    }
-
-    fn say_injected(&mut self, id: u32, fault: Fault, outcome: Result<()>) {
-        self.tell(&Notice::Injected { id, fault, outcome });
-    }
-
-    fn say_corrupted(&mut self, id: u32, fault: Fault) {
-        if let Some(outcome) = self.corrupted.get(&id).cloned() {
-            self.say_injected(id, fault, outcome);
-        }
-    }
-
-    /// A place at which an injection may wait; what was ordered while it did happens here.
-    pub(in crate::node) fn fail_point(&mut self, name: &'static str) {
-        for (id, fault) in self.shell.point(name) {
-            self.inject(id, fault);
         }
     }
 
@@ -223,7 +172,7 @@ impl<S: Shell> Core<S> {
 
     fn commit_input(&mut self, input: impl FnOnce(&mut Commit, &Cx<'_, Commit>)) {
         if let Some(driver) = &mut self.commit {
-            driver.input(self.now, &mut self.commit_effects, input);
+            driver.input(self.now, &mut self.turn.wishes, input);
         }
     }
 
@@ -249,10 +198,10 @@ impl<S: Shell> Core<S> {
     /// What was done without the shell, or carries out the next wish of the commit machine;
     /// `None`: there is no other.
     pub(in crate::node) fn next(&mut self) -> Option<Option<Done<S::Slab>>> {
-        if let Some(done) = self.done.pop_front() {
+        if let Some(done) = self.turn.next_done() {
             return Some(Some(done));
         }
-        let effect = self.commit_effects.pop_front()?;
+        let effect = self.turn.wishes.pop_front()?;
         self.carry_out_commit(effect);
         Some(None)
     }
@@ -305,7 +254,7 @@ impl<S: Shell> Core<S> {
         let record = self.contents.long(short, self.me);
         let Some(record) = record else {
             tracing::info!(?short, "its contents have not come yet");
-            return self.done.push_back(Done::Unknown { op });
+            return self.turn.is_done(Done::Unknown { op });
         };
         self.contents.learn(&record);
         let shared = self.concerns_shared(&record);
@@ -325,7 +274,7 @@ impl<S: Shell> Core<S> {
 
     pub(super) fn on_commit_event(&mut self, event: commit::Event) {
         use commit::Event as E;
-        self.stirred = true;
+        self.turn.stir(true);
         match event {
             E::Arm { version, levels } => self.on_arm(version, levels),
             E::Join { version, levels } => self.on_join(version, levels),
@@ -337,7 +286,7 @@ impl<S: Shell> Core<S> {
             }
             E::Committed { .. } => {}
             E::Stable { version, level } => {
-                self.look_now |= self.is_coordinator();
+                self.look_for_the_next();
                 self.on_stable(version, level);
             }
             E::Aborted {
@@ -445,15 +394,10 @@ impl<S: Shell> Core<S> {
                 by_shared,
             } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
-                self.refused_by_shared = by_shared;
-                let busy = |error: &Error| error.code() == Code::JobBusy;
-                self.superseded = by_shared && result.as_ref().is_err_and(busy);
-                let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
-                self.unwritable = trouble.is_some();
-                match trouble.cloned() {
+                match self.trouble.after_record(&result, by_shared).cloned() {
                     Some(error) => self.warn_of_storage(error),
                     // Records may fit where containers do not.
-                    None if !self.has_containers_here() => self.storage_trouble = None,
+                    None if !self.has_containers_here() => self.trouble.storage_works(),
                     None => {}
                 }
                 let result = result.map(drop);
@@ -499,11 +443,10 @@ impl<S: Shell> Core<S> {
                 }
             }
             Done::Corrupted { id, level, result } => {
-                self.corrupted.insert(id, result);
-                self.say_corrupted(id, Fault::Corrupt(level));
+                self.on_corrupted(id, Fault::Corrupt(level), result);
             }
             Done::Kept { result } => match result {
-                Ok(()) => self.storage_trouble = None,
+                Ok(()) => self.trouble.storage_works(),
                 Err(error) => self.warn_of_copy(StoreKind::Node, error),
             },
         }

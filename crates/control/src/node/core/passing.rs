@@ -139,7 +139,7 @@ impl<S: Shell> Core<S> {
     /// Arms the ranks that have neither come to a version that others have begun nor a slot for
     /// it, as far as they have a free one.
     fn arm_ranks(&mut self, version: Version) {
-        let (job, incarnation, reuse) = (self.spec.job_hash, self.incarnation, self.reuse());
+        let (job, incarnation, reuse) = (self.spec.job_hash, self.open.incarnation(), self.reuse());
         let Some(round) = self.rounds.get(&version) else {
             return;
         };
@@ -169,7 +169,7 @@ impl<S: Shell> Core<S> {
             let live = !round.told && !round.void && !round.levels.is_empty();
             let lacks = |entry: &RankEntry<S>| {
                 !round.captured.contains(&entry.rank)
-                    && entry.lacks_slot(self.incarnation, **version)
+                    && entry.lacks_slot(self.open.incarnation(), **version)
             };
             live && self.ranks.iter().any(lacks)
         };
@@ -259,7 +259,7 @@ impl<S: Shell> Core<S> {
     /// Nobody has begun this version: it took the place of one that was armed, and withdrawn while the
     /// rank was inside. The rank may wait for it.
     pub(super) fn captured_in_vain(&mut self, version: Version) {
-        let at = (self.incarnation, version);
+        let at = (self.open.incarnation(), version);
         // One that was written here may be committed, whatever an agent before this one was told.
         if !self.rounds.contains_key(&version) && self.own_part(at.0, at.1).is_none() {
             self.line.levels.entry(at).or_default();
@@ -278,7 +278,8 @@ impl<S: Shell> Core<S> {
             let Some((slot, _)) = filling.filter(|&(_, at)| at == armed) else {
                 continue;
             };
-            if entry.slot_with(self.incarnation, version).is_some() || !entry.is_armed(armed) {
+            if entry.slot_with(self.open.incarnation(), version).is_some() || !entry.is_armed(armed)
+            {
                 continue;
             }
             match entry.block().and_then(|block| block.disarm()) {
@@ -335,7 +336,7 @@ impl<S: Shell> Core<S> {
                     let further = entry.block().is_some_and(|b| b.called() > version.0 + 1);
                     (further || entry.closed)
                         && entry.filling_up_to(version).is_none()
-                        && entry.slot_with(self.incarnation, version).is_none()
+                        && entry.slot_with(self.open.incarnation(), version).is_none()
                 };
                 if !round.captured.contains(&rank) && self.ranks.get(rank).is_some_and(gone) {
                     let made_way = round.made_way;

@@ -10,10 +10,8 @@ use std::collections::BTreeMap;
 use super::contents::Contents;
 use super::{Core, Line, Ranks, Round};
 use crate::node::Planted;
-use crate::node::copies::OnTheWay;
 use crate::node::shell::{Ask, PeerMessage, Shell, With};
 use crate::orders::{AgentSpec, JobConfig, NodeStatus};
-use crate::scrubbing::ScrubStatus;
 
 impl<S: Shell> Core<S> {
     /// This node.
@@ -30,7 +28,7 @@ impl<S: Shell> Core<S> {
     }
     /// When this agent began, or the open incarnation was opened.
     pub(in crate::node) const fn began(&self) -> Time {
-        self.began
+        self.open.since()
     }
     /// Who this agent is.
     pub(in crate::node) const fn spec(&self) -> &AgentSpec {
@@ -46,11 +44,11 @@ impl<S: Shell> Core<S> {
     }
     /// The open incarnation; 0: none.
     pub(in crate::node) const fn incarnation(&self) -> Incarnation {
-        self.incarnation
+        self.open.incarnation()
     }
     /// What the open incarnation restored.
     pub(in crate::node) const fn restored(&self) -> Option<(Incarnation, Version)> {
-        self.restored
+        self.open.restored()
     }
     /// True while an incarnation is being opened.
     pub(in crate::node) const fn is_opening(&self) -> bool {
@@ -63,7 +61,7 @@ impl<S: Shell> Core<S> {
     /// True if the last record could be written at this node. What shared storage refuses ends its
     /// own level, and no other.
     pub(in crate::node) const fn is_writable(&self) -> bool {
-        !self.unwritable || self.refused_by_shared
+        self.trouble.is_writable()
     }
     /// The ranks.
     pub(in crate::node) const fn ranks(&self) -> &Ranks<S> {
@@ -83,7 +81,7 @@ impl<S: Shell> Core<S> {
     }
     /// The newest version that is stable at each level.
     pub(in crate::node) const fn stable(&self) -> &BTreeMap<Level, (Incarnation, Version)> {
-        &self.stable
+        &self.line.newest
     }
     /// The commit machine, for its questions.
     pub(in crate::node) fn machine(&self) -> Option<&Commit> {
@@ -91,20 +89,20 @@ impl<S: Shell> Core<S> {
     }
     /// True if there is memory for what the ranks protect, for one slot at least.
     pub(in crate::node) const fn has_memory_for_all(&self) -> bool {
-        !self.memory_warned || self.staging
+        self.supply.is_enough()
     }
     /// True if there is memory for one slot a rank only.
     pub(in crate::node) const fn has_one_slot(&self) -> bool {
-        self.staging
+        self.supply.is_one_slot()
     }
 
     /// True while a rank waits for what it has asked this agent.
     pub(in crate::node) const fn has_waiting(&self) -> bool {
-        self.waiting > 0 || !self.asks.is_empty()
+        self.asks.is_anybody_waiting()
     }
     /// So many ranks wait for a version to be safe.
     pub(in crate::node) const fn note_waiting(&mut self, ranks: usize) {
-        self.waiting = ranks;
+        self.asks.note_waiting(ranks);
     }
 
     /// Says something to a peer.
@@ -129,14 +127,6 @@ impl<S: Shell> Core<S> {
     #[cfg(test)]
     pub(in crate::node) fn learn(&mut self, record: &outlive_ledger::Record) {
         self.contents.learn(record);
-    }
-    /// What is said from now on of reading before it is needed.
-    pub(in crate::node) fn note_scrub(&mut self, said: ScrubStatus) {
-        self.scrub_said = said;
-    }
-    /// What is said from now on of copies on their way to shared storage.
-    pub(in crate::node) fn note_transfers(&mut self, transfers: Vec<OnTheWay>) {
-        self.transfers = transfers;
     }
     /// Nothing is begun from now on: the job ends.
     pub(in crate::node) const fn begin_to_finish(&mut self) {
@@ -168,24 +158,21 @@ impl<S: Shell> Core<S> {
             Some((entry.rank, link.pid, called.map(Version)))
         });
         NodeStatus {
-            incarnation: self.incarnation.0,
+            incarnation: self.open.incarnation().0,
             ranks: ranks.collect(),
             stable: self
-                .stable
+                .line
+                .newest
                 .iter()
                 .map(|(level, at)| (*level, at.1))
                 .collect(),
             memory: (self.ranks.memory(), self.spec.memory_bytes),
             disk,
             agent_restarts: self.restarts.unwrap_or(0),
-            warnings: self.warnings(),
+            warnings: self.shown.warnings(),
             traffic: self.shell.traffic(),
-            scrub: Box::new(self.scrub_said.clone()),
-            transfers: self
-                .transfers
-                .iter()
-                .map(|it| it.status(self.now))
-                .collect(),
+            scrub: Box::new(self.shown.scrub().clone()),
+            transfers: self.shown.transfers(self.now),
             health: Box::new(self.health()),
         }
     }

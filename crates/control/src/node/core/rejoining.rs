@@ -20,10 +20,10 @@ impl<S: Shell> Core<S> {
         if self.opening.is_some() {
             return;
         }
-        self.incarnation = incarnation;
+        let restored = self.restored_and_held(incarnation);
+        self.open.take_up(incarnation, restored);
         self.ranks.drop_controls_but(incarnation);
-        self.restored = self.restored_and_held(incarnation);
-        if let Some((source, version)) = self.restored {
+        if let Some((source, version)) = self.open.restored() {
             self.restore_line(source, version);
         }
         for version in self.versions_inside(incarnation) {
@@ -150,8 +150,8 @@ impl<S: Shell> Core<S> {
     /// found in parts: what was decided is told then, and all else has ended. A container that was
     /// never said to be prepared is nothing.
     pub(in crate::node) fn ask_how_it_ended(&mut self, rank: Rank, version: Version) {
-        let at = (self.incarnation, version);
-        let waits_here = self.deferred.as_ref().is_some_and(|it| it.0 == version);
+        let at = (self.open.incarnation(), version);
+        let waits_here = self.deferred.is(version);
         let is_known = self.rounds.contains_key(&version) || self.line.levels.contains_key(&at);
         // A rank may also wait for what it has not come to.
         let block = self.ranks.get(rank).and_then(|entry| entry.block());
@@ -193,7 +193,7 @@ impl<S: Shell> Core<S> {
 
     /// A round lives on after this agent's restart: its levels are known again.
     pub(super) fn resume_round(&mut self, version: Version, levels: Levels) {
-        let source = self.incarnation;
+        let source = self.open.incarnation();
         self.line
             .levels
             .insert((source, version), levels.iter().collect());

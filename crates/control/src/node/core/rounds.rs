@@ -42,7 +42,9 @@ impl<S: Shell> Core<S> {
         // the same as none, by which its copies might go.
         if !levels.is_empty() {
             let known = levels.iter().collect();
-            self.line.levels.insert((self.incarnation, version), known);
+            self.line
+                .levels
+                .insert((self.open.incarnation(), version), known);
         }
         self.rounds.insert(
             version,
@@ -75,14 +77,14 @@ impl<S: Shell> Core<S> {
             });
             return self.all_captured_here(version);
         }
-        self.deferred = Some((version, levels, self.now + ARM_PATIENCE));
+        self.deferred.put(version, levels, self.now + ARM_PATIENCE);
         self.try_deferred();
     }
 
     /// Answers the arming that waits, if it can be answered now: a slot that is still
     /// being flushed is worth waiting for, a rank that has passed is not.
     pub(super) fn try_deferred(&mut self) {
-        let Some((version, levels, until)) = self.deferred else {
+        let Some((version, levels, until)) = self.deferred.get() else {
             return;
         };
         let answer = match self.arm_all(version) {
@@ -99,7 +101,7 @@ impl<S: Shell> Core<S> {
             Err(None) if self.may_have_room_later() && self.now < until => return,
             Err(max_called) => (false, max_called),
         };
-        self.deferred = None;
+        self.deferred.take();
         let (ok, max_called) = answer;
         self.command(Command::Armed {
             version,
@@ -122,15 +124,16 @@ impl<S: Shell> Core<S> {
 
     pub(super) fn ranks_of_job(&self) -> Option<u32> {
         let restored = self
-            .restored
+            .open
+            .restored()
             .and_then(|(source, v)| self.contents.ranks_of(source, v));
-        self.ranks.job_ranks().or(self.job_ranks).or(restored)
+        self.ranks.job_ranks().or(self.open.ranks()).or(restored)
     }
 
     /// Arms every local rank, or none; then says why not.
     fn arm_all(&mut self, version: Version) -> std::result::Result<(), Option<Version>> {
         let reuse = self.reuse();
-        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
+        let (job, incarnation) = (self.spec.job_hash, self.open.incarnation());
         if !self.ranks.complete(self.me, self.nodes()) || self.finishing {
             return Err(None);
         }
@@ -213,7 +216,7 @@ impl<S: Shell> Core<S> {
 
     /// The version is withdrawn: whoever is inside finishes for nothing.
     pub(super) fn withdraw(&mut self, version: Version) {
-        self.deferred.take_if(|(deferred, ..)| *deferred == version);
+        self.deferred.forget(version);
         self.hand_over(version);
         let ranks: Vec<Rank> = self.ranks.iter().map(|entry| entry.rank).collect();
         for rank in ranks {
@@ -227,7 +230,7 @@ impl<S: Shell> Core<S> {
 
     /// Frees the slots of a void version unless a flush still reads them.
     fn drop_void(&mut self, version: Version) {
-        let source = self.incarnation;
+        let source = self.open.incarnation();
         let Some(round) = self.rounds.get(&version) else {
             return;
         };
@@ -257,7 +260,7 @@ impl<S: Shell> Core<S> {
         blocked_ns: u64,
     ) {
         self.fail_point("capture:taken");
-        let source = self.incarnation;
+        let source = self.open.incarnation();
         let armed = self.ranks.get(rank).and_then(|entry| {
             let slot = entry.slots.get(slot as usize)?;
             match slot.usage {
@@ -331,7 +334,7 @@ impl<S: Shell> Core<S> {
         slot: usize,
         generation: u32,
     ) -> Result<Option<u64>> {
-        let source = self.incarnation;
+        let source = self.open.incarnation();
         let entry = self
             .ranks
             .get_mut(rank)
@@ -403,7 +406,7 @@ impl<S: Shell> Core<S> {
     fn flush_refused(&mut self, version: Version, levels: Levels, error: &Error) {
         self.warn(error.clone());
         self.levels_failed(version, levels, Why::Storage);
-        self.flush_over(self.incarnation, version);
+        self.flush_over(self.open.incarnation(), version);
     }
 
     /// Everything that a flush needs, so that it can run without this state.
@@ -510,20 +513,20 @@ impl<S: Shell> Core<S> {
         result: Result<Part>,
     ) {
         let source = match self.is_planted(Planted::TakeOldFlush) {
-            true => self.incarnation,
+            true => self.open.incarnation(),
             false => source,
         };
         match result {
             Ok(part) => {
                 if level.store().is_of_nodes() {
-                    self.storage_trouble = None;
-                    if source == self.incarnation {
+                    self.trouble.storage_works();
+                    if source == self.open.incarnation() {
                         self.own_written(version, &part);
                     }
                 }
                 if level.members().is_some() {
                     // Written when its parity is.
-                    if source == self.incarnation {
+                    if source == self.open.incarnation() {
                         self.news(News::Sealed {
                             version,
                             level,
@@ -533,7 +536,7 @@ impl<S: Shell> Core<S> {
                     return;
                 }
                 self.contents.add_part(source, version, level, part);
-                if source == self.incarnation {
+                if source == self.open.incarnation() {
                     self.level_written(version, level);
                 }
             }
@@ -544,7 +547,7 @@ impl<S: Shell> Core<S> {
                     Why::Storage
                 };
                 self.warn_of_copy(level.store(), error);
-                if source == self.incarnation {
+                if source == self.open.incarnation() {
                     self.command(Command::LevelFailed {
                         version,
                         level,
@@ -608,7 +611,7 @@ impl<S: Shell> Core<S> {
     /// the same version.
     pub(super) fn flush_over(&mut self, source: Incarnation, version: Version) {
         let any = self.is_planted(Planted::TakeOldFlush);
-        if any || source == self.incarnation {
+        if any || source == self.open.incarnation() {
             self.prepare_written(version);
             if self.goes_straight(version) {
                 return;
@@ -620,7 +623,7 @@ impl<S: Shell> Core<S> {
                 }
             }
         }
-        self.look_now |= self.is_coordinator();
+        self.look_for_the_next();
         self.retire_rounds();
         self.news(News::Released);
         self.try_deferred();
@@ -630,7 +633,7 @@ impl<S: Shell> Core<S> {
 
     /// Rounds that are over need no memory of their own.
     pub(super) fn retire_rounds(&mut self) {
-        let (stable, source) = (&self.stable, self.incarnation);
+        let (stable, source) = (&self.line.newest, self.open.incarnation());
         self.rounds.retain(|&version, round| {
             round.flushing || !round.told || !round.is_decided(stable, (source, version))
         });
@@ -639,23 +642,23 @@ impl<S: Shell> Core<S> {
     /// The newest version that is stable at some level: every level survives what the
     /// slots survive, so it replaces older captures there.
     pub(super) fn newest_stable(&self) -> Option<(Incarnation, Version)> {
-        self.stable.values().max().copied()
+        self.line.newest.values().max().copied()
     }
 
     /// Which slots may be used again.
     pub(super) fn reuse(&self) -> Reuse {
-        let stable = self.stable.iter();
+        let stable = self.line.newest.iter();
         let elsewhere = stable.filter(|(level, _)| level.store() != StoreKind::Keeper);
         let elsewhere = elsewhere.map(|(_, at)| *at).max();
         Reuse {
-            keep: match self.staging {
+            keep: match self.supply.is_one_slot() {
                 _ if self.is_planted(Planted::ReuseSlotEarly) => {
                     Some((Incarnation(u32::MAX), Version::MAX))
                 }
                 true => elsewhere,
                 false => self.newest_stable(),
             },
-            staging: self.staging,
+            staging: self.supply.is_one_slot(),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::orders::Notice;
 impl<S: Shell> Core<S> {
     /// Answers the greetings that waited until an incarnation is open or opening.
     pub(super) fn greet_early(&mut self) {
-        for (token, sequence, hello) in std::mem::take(&mut self.early) {
+        for (token, sequence, hello) in self.door.take_delayed() {
             self.on_rank_message(token, sequence, hello);
         }
     }
@@ -25,9 +25,9 @@ impl<S: Shell> Core<S> {
 
     /// A process says something that is no service's.
     pub(in crate::node) fn on_rank_message(&mut self, token: u64, sequence: u32, message: ToAgent) {
-        let unknown = self.incarnation.0 == 0 && self.opening.is_none();
+        let unknown = !self.open.is_any() && self.opening.is_none();
         if unknown && matches!(message, ToAgent::Hello { .. }) {
-            self.early.push((token, sequence, message));
+            self.door.delay(token, sequence, message);
             return;
         }
         if let ToAgent::Hello {
@@ -85,7 +85,7 @@ impl<S: Shell> Core<S> {
             _ => Why::Storage,
         };
         // It waits no longer for what it asked for.
-        self.asks.retain(|ask| ask.rank != rank);
+        self.asks.forget(rank);
         // It may have been captured past an armed one, in its place.
         let entry = self.ranks.get(rank);
         let armed = entry.and_then(|entry| entry.filling_up_to(version));
@@ -120,7 +120,7 @@ impl<S: Shell> Core<S> {
     }
 
     fn give_restore(&mut self, rank: Rank, sequence: u32) {
-        let Some((source, version)) = self.restored else {
+        let Some((source, version)) = self.open.restored() else {
             return self.answer(rank, sequence, ToRank::Fresh);
         };
         let Some(entry) = self.ranks.get(rank) else {
@@ -152,7 +152,7 @@ impl<S: Shell> Core<S> {
 
     /// A rank cannot use its copy in memory: the next opening takes another.
     fn forget_capture(&mut self, rank: Rank, version: Version) {
-        let restored = self.restored.filter(|(_, known)| *known == version);
+        let restored = self.open.restored().filter(|(_, known)| *known == version);
         let Some((source, version)) = restored else {
             return;
         };
@@ -172,7 +172,7 @@ impl<S: Shell> Core<S> {
         self.shell.ask(Ask::Route {
             rank,
             sequence,
-            incarnation: self.incarnation,
+            incarnation: self.open.incarnation(),
             version,
             name: name.to_owned(),
         });
@@ -182,7 +182,7 @@ impl<S: Shell> Core<S> {
     pub(super) fn drop_routed(&mut self, version: Version, rank: Rank) {
         self.shell.ask(Ask::DropRouted {
             rank,
-            incarnation: self.incarnation,
+            incarnation: self.open.incarnation(),
             version,
         });
     }

@@ -60,9 +60,9 @@ impl<S: Shell> Core<S> {
 
     /// Versions whose copies at `shared` are made of containers, and not decided.
     fn on_the_way(&self) -> impl Iterator<Item = Version> {
-        let stable = self.stable.get(&Level::SHARED).copied();
+        let stable = self.line.newest.get(&Level::SHARED).copied();
         let open = move |(version, round): (&Version, &Round)| {
-            let decided = stable >= Some((self.incarnation, *version));
+            let decided = stable >= Some((self.open.incarnation(), *version));
             let open = round.through != Through::Slots && !round.void && !decided;
             (open && round.levels.uses(StoreKind::Shared)).then_some(*version)
         };
@@ -90,7 +90,7 @@ impl<S: Shell> Core<S> {
             return;
         }
         round.flushing = true;
-        if self.staging {
+        if self.supply.is_one_slot() {
             // The one slot must be free for the next version: it is no copy to rely on.
             self.levels_failed(version, levels.kept_in(StoreKind::Keeper), Why::NoRoom);
             levels = levels.kept_elsewhere(StoreKind::Keeper);
@@ -108,7 +108,7 @@ impl<S: Shell> Core<S> {
             round.through = Through::Waits;
             levels = levels.kept_elsewhere(StoreKind::Shared);
         }
-        self.start_flush(self.incarnation, version, levels);
+        self.start_flush(self.open.incarnation(), version, levels);
     }
 
     /// The container of a version is written.
@@ -134,14 +134,14 @@ impl<S: Shell> Core<S> {
         if round.void || shared.is_empty() {
             return false;
         }
-        self.start_flush(self.incarnation, version, shared);
+        self.start_flush(self.open.incarnation(), version, shared);
         true
     }
 
     /// A round lives on of which no slot is left here: an agent before this one had given them
     /// back. What it had not written from them is not written any more.
     pub(super) fn resume_transfer(&mut self, version: Version, levels: Levels) {
-        let source = self.incarnation;
+        let source = self.open.incarnation();
         if !self.is_from_disk() || !levels.uses(StoreKind::Shared) {
             return;
         }

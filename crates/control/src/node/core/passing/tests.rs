@@ -57,7 +57,7 @@ fn an_arming_waits_until_the_number_of_ranks_is_known() {
         incarnation: Incarnation(1),
         ranks: 3,
     });
-    assert!(agent.deferred.is_none() && agent.rounds[&Version(3)].told);
+    assert!(!agent.deferred.is_some() && agent.rounds[&Version(3)].told);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_flush_of_an_ended_incarnation_ends_no_round_of_the_same_version() {
     };
     begin(&mut agent);
     agent.rounds.clear();
-    agent.incarnation = Incarnation(2);
+    agent.open.take_up(Incarnation(2), None);
     begin(&mut agent);
     let over = |source| Done::FlushOver {
         source: Incarnation(source),
@@ -214,11 +214,11 @@ fn a_new_agent_restores_what_the_incarnation_did_and_not_what_lies_in_memory() {
     let usage = |agent: &Node<Still>| agent.ranks.get(Rank(0)).unwrap().slots[0].usage;
     let _program = with_slots(&mut agent, version);
     began_with(&mut agent, source, version);
-    assert_eq!(agent.restored, Some((source, version)));
+    assert_eq!(agent.open.restored(), Some((source, version)));
     assert_eq!(usage(&agent), Use::Full { source, version });
     // It began anew: what was captured before and not committed is void.
     began_with(&mut agent, Incarnation(0), Version(0));
-    assert_eq!(agent.restored, None);
+    assert_eq!(agent.open.restored(), None);
     assert_eq!(usage(&agent), Use::Free);
 }
 
@@ -236,19 +236,12 @@ fn what_a_program_wrote_over_is_no_fault_of_ours() {
     theirs.finish(1);
     agent.open_round(version, Levels::NONE.with(Level::DISK));
     agent.on_captured(rank, version, 0, generation, 1);
-    let damage = |agent: &Node<Still>| {
-        let told = agent.told.entries().iter();
-        told.filter(|entry| entry.error.code() == Code::SharedMemory)
-            .count()
-    };
-    assert_eq!(damage(&agent), 1, "{:?}", agent.told);
+    let warned = |agent: &Node<Still>| agent.shown.warnings();
+    assert_eq!(warned(&agent).len(), 1, "{:?}", warned(&agent));
     agent.on_captured(rank, version, 9, generation, 1);
-    assert_eq!(
-        damage(&agent),
-        agent.told.entries().len(),
-        "{:?}",
-        agent.told
-    );
+    let all = warned(&agent);
+    let mut codes = all.iter().map(|error| error.code());
+    assert!(codes.all(|code| code == Code::SharedMemory), "{all:?}");
 }
 
 #[test]
@@ -289,7 +282,7 @@ fn with_slots(agent: &mut Node<Still>, stable: Version) -> PlainBlock {
     }
     let version = stable;
     entry.slots[0].usage = Use::Full { source, version };
-    agent.stable.insert(Level::MEMORY, (source, stable));
+    agent.line.newest.insert(Level::MEMORY, (source, stable));
     program
 }
 
@@ -440,7 +433,7 @@ fn what_a_lost_node_may_have_committed_is_not_taken_for_replaced() {
     let known = &agent.line.levels[&(source, version)];
     assert!(used.iter().all(|level| known.contains(&level)));
     assert!(
-        !agent.stable.contains_key(&Level::PARTNER),
+        !agent.line.newest.contains_key(&Level::PARTNER),
         "nor for stable"
     );
 }
@@ -695,6 +688,6 @@ fn a_decision_that_could_not_be_recorded_is_none_when_its_version_is_restored() 
     // What is stable is not taken back by any word.
     agent.on_aborted(version, None, Why::Coordinator, None);
     agent.restore_line(incarnation, version);
-    let stable: Vec<Level> = agent.stable.keys().copied().collect();
+    let stable: Vec<Level> = agent.line.newest.keys().copied().collect();
     assert_eq!(stable, [Level::MEMORY, Level::DISK]);
 }

@@ -49,7 +49,7 @@ fn an_arming_that_a_forced_call_overtakes_is_not_refused() {
     agent.ask(Rank(0), 1, version, 1 << 12, true);
     agent.ranks.get_mut(Rank(0)).unwrap().slots[1].usage = Use::Free;
     agent.try_asks();
-    assert!(agent.asks.is_empty() && agent.deferred.is_none());
+    assert!(agent.asks.is_empty() && !agent.deferred.is_some());
     assert!(agent.rounds.contains_key(&version));
 }
 
@@ -271,7 +271,7 @@ fn who_waits_for_what_nobody_here_knows_has_the_coordinator_asked() {
         ..commit::Config::default()
     };
     agent.commit = Some(Driver::recover(config, 1, 7, agent.now, log));
-    agent.incarnation = open;
+    agent.open.take_up(open, None);
     let is_asked = |agent: &Node<Still>| !agent.machine().unwrap().may_forget(open, version);
     agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
     let waits = ToAgent::Wait {
