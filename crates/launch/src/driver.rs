@@ -628,8 +628,9 @@ impl Driver {
         self.recorder
             .finish(now, &self.supervisor, &hosts, &report, &words);
         self.reporter.finish(text.clone());
-        if let Some(error) = self.hangs.finish() {
-            self.timeline.error(&error);
+        let late = [self.hangs.finish(), self.store.settle()];
+        for error in late.iter().flatten() {
+            self.timeline.error(error);
         }
         self.endpoint.shutdown();
         if let Some(link) = self.coordinator.take() {

@@ -73,21 +73,25 @@ impl JobWriter {
     /// # Errors
     /// Those of the file system.
     pub fn now(&self, job: JobFile) -> Result<()> {
-        let mine = self.later(job);
-        let mut state = self.shared.state();
-        while state.done < mine {
-            state = self.shared.wait(state);
-        }
-        state.failed.take().map_or(Ok(()), Err)
+        self.later(job);
+        self.settle().map_or(Ok(()), Err)
     }
 
-    /// Writes it when the disk has time; its number among those that were wanted.
-    pub fn later(&self, job: JobFile) -> u64 {
+    /// Writes it when the disk has time.
+    pub fn later(&self, job: JobFile) {
         let mut state = self.shared.state();
         state.asked += 1;
         state.wanted = Some(job);
         self.shared.changed.notify_all();
-        state.asked
+    }
+
+    /// Waits until all that was wanted is written or refused; why the newest could not be.
+    pub fn settle(&self) -> Option<Error> {
+        let mut state = self.shared.state();
+        while state.done < state.asked {
+            state = self.shared.wait(state);
+        }
+        state.failed.take()
     }
 
     /// Why one could not be written for which nobody waited; told once.
@@ -170,14 +174,10 @@ mod tests {
         let error = writer.now(job(1)).unwrap_err();
         assert!(error.to_string().contains("job.json"), "{error}");
         assert_eq!(writer.failed(), None);
-        let number = writer.later(job(2));
-        let mut state = writer.shared.state();
-        while state.done < number {
-            state = writer.shared.wait(state);
-        }
-        drop(state);
-        assert!(writer.failed().is_some());
+        writer.later(job(2));
+        assert!(writer.settle().is_some());
         assert_eq!(writer.failed(), None);
+        assert_eq!(writer.settle(), None);
         std::fs::create_dir(&sub).unwrap();
         writer.now(job(3)).unwrap();
         assert_eq!(read(&sub), 3);

@@ -281,6 +281,11 @@ impl Store {
         self.writer.failed()
     }
 
+    /// As [`Store::not_recorded`], of all that was to be remembered: it waits for the disk.
+    pub fn settle(&self) -> Option<Error> {
+        self.writer.settle()
+    }
+
     /// Removes the unfinished files of agents that were killed. Only while no agent of the
     /// job lives. The launcher's own stay: its threads may be writing one, the report for
     /// example.

@@ -21,6 +21,7 @@ use outlive_node::{cores, text};
 
 use super::OUTPUT;
 use crate::output;
+use crate::quiet::cores::AFFINITY_ALONE;
 
 /// Turns and quanta of a turn at most, and how long the quanta of a turn are together, s.
 const ROUNDS_MAX: u32 = 1_000;
@@ -357,8 +358,11 @@ impl Plan<'_> {
             .map(|line| line.trim_start_matches("outlive: "))
             .collect();
         let part = serde_json::from_slice::<Part>(&done.stdout);
-        let part = match part {
-            Ok(part) if done.status.success() => {
+        // What is bound by affinity alone is what taskset shows, and no row of its own.
+        let mut alone = said.iter().filter(|line| line.contains(AFFINITY_ALONE));
+        let part = match (part, alone.next()) {
+            (Ok(_), Some(line)) if mode.isolates() => Err((*line).to_owned()),
+            (Ok(part), _) if done.status.success() => {
                 for line in said {
                     // Where settings go back stands in a line of its own for each run.
                     let note = format!("{}: {line}", mode.name());

@@ -236,7 +236,7 @@ impl Quieted {
         Ok(Quieted {
             held,
             group: group.map(|(group, _)| group.clone()),
-            kind: if whole { kind(&plan) } else { ALONE },
+            kind: if whole { kind(&plan) } else { AFFINITY_ALONE },
             made: fates.iter().filter(|fate| **fate == Fate::Made).count() as u64,
             class: options.class.unwrap_or(Class::Other),
             request,
@@ -398,9 +398,11 @@ fn refusals(items: &[Item], fates: &[Fate]) -> Vec<String> {
     lines.into_iter().map(line).collect()
 }
 
-/// There is no partition.
-const ALONE: &str = "affinity alone";
+/// There is no partition; warnings that say why use the same words.
+pub(crate) const AFFINITY_ALONE: &str = "affinity alone";
 
 pub(super) fn kind(plan: &Plan) -> &'static str {
-    plan.partition.as_ref().map_or(ALONE, |made| made.1)
+    plan.partition
+        .as_ref()
+        .map_or(AFFINITY_ALONE, |made| made.1)
 }
