@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use outlive_base::level::StoreKind;
-use outlive_base::{ContainerId, Error, Level, NodeId, Result};
-use outlive_control::node::SHORT_BYTES;
+use outlive_base::{ContainerId, Entity, Error, Level, NodeId, Result};
 use outlive_control::node::contents::is_refused;
 use outlive_control::node::prints::{PRINTS_MAX, Print};
 use outlive_control::node::shell::{Captures, Flush, Target};
+use outlive_control::node::{SHORT_BYTES, overwritten};
 use outlive_control::refused::Refused;
 use outlive_control::told::is_of_connection;
 use outlive_network::Stream;
@@ -127,7 +127,8 @@ impl Writing {
         let mut prints = None;
         let failed = match layout {
             Ok(layout) => {
-                let accepted = self.accept(&layout);
+                let accepted = is_as_known(self.flush.known.as_ref(), || layout.seal());
+                let accepted = accepted.and_then(|()| self.accept(&layout));
                 if accepted.is_ok() {
                     self.copies(&layout, &report);
                 }
@@ -229,6 +230,7 @@ impl Writing {
     /// Writes all copies without reporting levels: they are committed already.
     fn run_quietly(self) -> Result<()> {
         let layout = self.places.layout(&self.flush.captures)?;
+        is_as_known(self.flush.known.as_ref(), || layout.seal())?;
         // The node's own container is one, however many levels it serves.
         let own = |target: &Target| matches!(target, Target::Disk | Target::Group(_));
         let first = self.flush.targets.iter().copied().find(own);
@@ -339,7 +341,7 @@ impl Writing {
             }
             StreamReply::Stored { .. } => Err(Error::new(
                 outlive_base::Code::Corrupt,
-                outlive_base::Entity::Node(partner.0),
+                Entity::Node(partner.0),
                 format!(
                     "the partner's copy of {} reads back with another digest",
                     self.id()
@@ -348,7 +350,7 @@ impl Writing {
             )),
             StreamReply::Refused(error) => Err(Error::new(
                 error.code(),
-                outlive_base::Entity::Node(partner.0),
+                Entity::Node(partner.0),
                 format!(
                     "could not keep a copy: {}: {}",
                     error.entity(),
@@ -361,6 +363,21 @@ impl Writing {
             }
         }
     }
+}
+
+/// Unless something has overwritten what was captured since its bytes were known.
+fn is_as_known(known: Option<&Part>, seal: impl FnOnce() -> Sealed) -> Result<()> {
+    let Some(known) = known else {
+        return Ok(());
+    };
+    if seal() == known.sealed() {
+        return Ok(());
+    }
+    let reason = format!(
+        "staging memory no longer holds what was captured of {}: something has written over it",
+        known.id
+    );
+    Err(overwritten(Entity::Node(known.node.0), &reason))
 }
 
 /// What the first regions hold.
@@ -428,12 +445,42 @@ fn kept_or_new<S, T>(
 
 #[cfg(test)]
 mod tests {
-    use outlive_base::{Code, Entity, Error};
+    use outlive_base::{Code, Incarnation, Rank, Version};
 
     use super::*;
 
     fn failed(code: Code) -> Result<u32> {
         Err(Error::new(code, Entity::Node(1), "it failed", "wait"))
+    }
+
+    #[test]
+    fn what_has_been_overwritten_since_it_was_sealed_is_not_written_again() {
+        let id = ContainerId {
+            incarnation: Incarnation(1),
+            version: Version(3),
+            node: NodeId(0),
+        };
+        let seal = |digest| Sealed {
+            id,
+            length: 8192,
+            digest,
+        };
+        let known = Part {
+            node: NodeId(0),
+            id,
+            length: 8192,
+            digest: 5,
+            holder: NodeId(0),
+            ranks: [Rank(0)].into_iter().collect(),
+            parity: None,
+        };
+        let check = |known, found| {
+            let result = is_as_known(known, || seal(found));
+            result.map_err(|error| error.code())
+        };
+        assert_eq!(check(Some(&known), 5), Ok(()));
+        assert_eq!(check(Some(&known), 4), Err(Code::SharedMemory));
+        assert_eq!(check(None, 4), Ok(()), "it is the first to say");
     }
 
     #[test]

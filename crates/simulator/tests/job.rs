@@ -7,7 +7,7 @@ use outlive_control::node;
 use outlive_control::standstill::{HangRule, OnHang};
 use outlive_control::supervisor;
 use outlive_protocols::commit::Planted;
-use outlive_simulator::job::{Options, Summary, Weights, explain, run_seed, sweep};
+use outlive_simulator::job::{Options, Summary, Theme, Weights, explain, run_seed, sweep};
 use outlive_simulator::network::LossyOptions;
 
 fn some(count: u64) -> std::ops::Range<u64> {
@@ -63,6 +63,17 @@ fn jobs_without_faults_take_checkpoints_and_break_no_promise() {
 #[test]
 fn what_a_program_forces_is_taken() {
     good(&sweep(some(60), 2, forcing));
+}
+
+/// Ranks wait for what they force, and agents end: no version is left to its bound, a minute. A
+/// rank's capture was given up by a coordinator that was started anew, and the version begun again
+/// by the next rank that forced it: 6 of 400 such histories stood still.
+#[test]
+fn what_is_forced_and_waited_for_is_not_left_to_its_bound() {
+    good(&sweep(some(120), 2, |options| {
+        Theme::Waits.apply(options);
+        (options.forces, options.commit_ms) = (3, 60_000);
+    }));
 }
 
 fn forcing(options: &mut Options) {

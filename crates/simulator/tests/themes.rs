@@ -2,6 +2,7 @@
 //! are found.
 
 use outlive_control::node::Planted;
+use outlive_control::supervisor;
 use outlive_protocols::commit;
 use outlive_simulator::job::{Options, Summary, Theme, sweep};
 
@@ -10,10 +11,11 @@ fn some(count: u64) -> std::ops::Range<u64> {
     first..first + count
 }
 
-/// A fault of nodes, or of the commit protocol.
+/// A fault of nodes, of the commit protocol, or of the supervisor.
 #[derive(Clone, Copy, Debug)]
 enum Plant {
     Node(Planted),
+    Supervisor(supervisor::Planted),
     Protocol(commit::Planted),
 }
 
@@ -22,6 +24,7 @@ fn run(seeds: std::ops::Range<u64>, theme: Theme, plant: Option<Plant>) -> Summa
         theme.apply(options);
         match plant {
             Some(Plant::Node(planted)) => options.planted_node = Some(planted),
+            Some(Plant::Supervisor(planted)) => options.planted_supervisor = Some(planted),
             Some(Plant::Protocol(planted)) => options.planted = Some(planted),
             None => {}
         }
@@ -88,6 +91,25 @@ fn planted_lost_decision_that_does_not_count_is_caught() {
 #[test]
 fn planted_old_opening_that_is_told_as_a_new_one_is_caught() {
     finds(Plant::Node(Planted::TellOpened), Theme::Forgotten, 60);
+}
+
+/// A launcher with an older file begins with a number that was used, and would ask for it for ever.
+#[test]
+fn planted_supervisor_that_ignores_used_numbers_is_caught() {
+    let planted = supervisor::Planted::IgnoreUsedNumbers;
+    finds(Plant::Supervisor(planted), Theme::Forgotten, 60);
+}
+
+/// An agent that is started anew writes a version again, of which one level was stable.
+#[test]
+fn planted_trust_in_overwritten_memory_is_caught() {
+    finds(Plant::Node(Planted::TrustMemory), Theme::Overwritten, 45);
+}
+
+/// There is a sound copy on the disk.
+#[test]
+fn planted_damaged_copy_in_memory_that_is_tried_again_is_caught() {
+    caught(Planted::TryMemoryAgain, Theme::Overwritten);
 }
 
 #[test]

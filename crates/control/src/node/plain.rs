@@ -113,7 +113,7 @@ impl PlainSlab {
     /// Something changes what it holds, and no word of its head.
     pub fn damage(&self) {
         let mut words = self.words();
-        words.content = !words.content;
+        words.content = words.content.wrapping_add(1);
     }
 }
 

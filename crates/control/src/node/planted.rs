@@ -50,6 +50,10 @@ pub enum Planted {
     EndUnarmed,
     /// Who finds an incarnation open says that it was opened just now.
     TellOpened,
+    /// What lies in memory is written again as it is, also if something has overwritten it.
+    TrustMemory,
+    /// A copy in memory that was found damaged is tried again.
+    TryMemoryAgain,
     /// Who waits for a version does not hear that it has ended.
     KeepWaiting,
 }

@@ -229,6 +229,10 @@ pub struct Flush<L> {
     pub shared_bytes_per_s: u64,
     /// With such numbers it is written nowhere.
     pub refused: Refused,
+    /// This node's part, if it is known already: of an agent before this one, or of copies that
+    /// are made again. If the slots hold other bytes, they have been overwritten since, and are
+    /// written nowhere: they would take the place of sound copies, and count as good.
+    pub known: Option<Part>,
     /// Levels that were committed already: each is not told, [`Done::Protected`] is.
     pub quiet: bool,
 }

@@ -7,7 +7,7 @@ use super::apart::Pace;
 use super::faults::Found;
 use super::types::EPOCH_STEP;
 use super::{
-    Action, CommandState, Event, NodeSlot, NodeSlotState, Phase, Site, Storage, Supervisor,
+    Action, CommandState, Event, NodeSlot, NodeSlotState, Phase, Planted, Site, Storage, Supervisor,
 };
 use crate::ended::Ended;
 use crate::steering::Steering;
@@ -432,7 +432,8 @@ impl Supervisor {
             return;
         }
         // Numbers only grow, also those that an older copy of job.json does not know.
-        if known >= incarnation && error.code() == Code::JobBusy {
+        let heeds = self.set.planted != Some(Planted::IgnoreUsedNumbers);
+        if heeds && known >= incarnation && error.code() == Code::JobBusy {
             tracing::info!(%error, known = known.0, "number used before");
             self.last_incarnation = known.0;
             self.open_retries += 1;

@@ -110,6 +110,8 @@ pub enum Planted {
     RepeatInjection,
     /// What is lost on its way to an agent is not said again.
     ForgetInjection,
+    /// That a number of an incarnation was used before changes nothing.
+    IgnoreUsedNumbers,
 }
 
 impl Settings {

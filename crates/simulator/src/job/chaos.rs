@@ -1,6 +1,10 @@
 //! Faults, drawn one after another from the seed.
 
+use std::collections::BTreeSet;
+
 use outlive_base::{Code, Entity, Error, Level, Result, Time};
+use outlive_control::node::plain::PlainSlab;
+use outlive_control::node::shell::Staging;
 
 use super::checker::CopyAt;
 use super::*;
@@ -78,6 +82,7 @@ impl Job {
                 self.outage(Some(node));
             }
             Some(13) => self.server_fails(),
+            Some(14) => self.overwrites(who),
             _ => {}
         }
     }
@@ -197,6 +202,45 @@ impl Job {
         self.judge.fails(self.now, node);
         if let Some(place) = place {
             self.judge.copy_fails(place);
+        }
+    }
+
+    /// The newest capture in a node's memory of which a level is stable, and which lies on the disk
+    /// and at the partner as well, is overwritten by something. Before that nobody could know.
+    fn overwrites(&mut self, who: Process) {
+        let node = self.home(who).node;
+        // What is overwritten between the look at it and the restore is not seen.
+        let ranks = self.ranks_of(node);
+        let mut programs = ranks.iter().map(|rank| self.programs.get(&rank.0));
+        if programs.any(|program| program.is_none_or(|it| it.stage.is_before_work())) {
+            return;
+        }
+        let captured = self.in_memory(who);
+        let stable: BTreeSet<Key> = self.judge.all_stable().into_iter().map(|it| it.0).collect();
+        let lies_elsewhere = |key: &&Key| {
+            let own = self.homes[who as usize].storage.own.contains_key(key);
+            let mut others = self.homes.iter();
+            own && stable.contains(*key)
+                && others.any(|home| home.storage.partner.contains_key(&(**key, node)))
+        };
+        let Some(&key) = captured.iter().rev().find(lies_elsewhere) else {
+            return;
+        };
+        let mut slabs = self.home(who).slabs.values();
+        let of_it = |slab: &&PlainSlab| {
+            let head = slab.head().ok().filter(|head| head.state.is_complete());
+            head.is_some_and(|head| (head.id.incarnation.0, head.version.0) == key)
+        };
+        if let Some(slab) = slabs.find(of_it) {
+            slab.damage();
+            self.note(|| format!("the capture of {key:?} in n{node} is overwritten"));
+            let (level, owner) = (Level::MEMORY, node);
+            self.judge.copy_fails(CopyAt { level, key, owner });
+            self.judge.fails(self.now, node);
+            // What wrote over it ends soon after, or the agent does.
+            let delay = self.some_us(200_000);
+            let life = self.home(who).life;
+            self.after(delay, Action::Strike { who, life });
         }
     }
 

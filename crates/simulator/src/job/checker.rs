@@ -579,6 +579,15 @@ impl Checker {
         self.opened.insert(number, restored);
     }
 
+    /// A node is given up of which nothing but memory was overwritten (P9): its other copies are
+    /// whole.
+    pub fn gives_up_whole(&mut self, now: Time, node: u32) {
+        self.wrong(
+            now,
+            format!("P9: node {node} is given up for a copy in memory"),
+        );
+    }
+
     /// The job was told that nothing can be restored.
     pub fn gives_up(&mut self, now: Time) {
         if let Some((key, level)) = self.must_have() {

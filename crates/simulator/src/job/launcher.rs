@@ -386,6 +386,9 @@ impl Job {
             self.launcher.zombies.push(who);
             return self.wiped(who);
         }
+        if self.options.overwrites_alone() {
+            self.judge.gives_up_whole(self.now, node);
+        }
         let was_up = !self.home(who).lost;
         self.kill_all_of(who);
         if was_up {

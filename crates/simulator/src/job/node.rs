@@ -102,7 +102,7 @@ pub struct Home {
     /// Orders that were not answered.
     pub open: OpenOrders,
     blocks: BTreeMap<Rank, PlainBlock>,
-    slabs: BTreeMap<(Rank, usize), PlainSlab>,
+    pub slabs: BTreeMap<(Rank, usize), PlainSlab>,
     /// The epochs of its peers, as it was told.
     pub known: Known,
     live: Rc<RefCell<BTreeSet<u64>>>,

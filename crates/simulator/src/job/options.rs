@@ -130,14 +130,25 @@ pub struct Weights {
     pub shared: u32,
     /// The memory server is started anew, empty, or is out of reach for a while.
     pub server: u32,
+    /// A capture in a node's memory is overwritten, of a version that lies elsewhere too. Never
+    /// drawn from a seed.
+    pub memory: u32,
     /// So many injections are asked for in each run of the launcher; not drawn at ticks, they have
     /// times of their own.
     pub injection: u32,
 }
 
+impl Options {
+    /// Nothing is lost but what is overwritten in memory, and what ends is started anew.
+    pub(super) fn overwrites_alone(&self) -> bool {
+        let memory = self.weights.memory;
+        memory > 0 && self.weights.sum() == memory && self.meetings.node == 0
+    }
+}
+
 impl Weights {
     /// All of them, in the order of the fields.
-    fn each(&self) -> [u32; 14] {
+    fn each(&self) -> [u32; 15] {
         let Weights {
             agent,
             node,
@@ -153,11 +164,12 @@ impl Weights {
             domain,
             shared,
             server,
+            memory,
             injection: _,
         } = *self;
         [
             agent, node, rank, partition, pause, damage, zombie, all, launcher, several, twin,
-            domain, shared, server,
+            domain, shared, server, memory,
         ]
     }
 
@@ -343,6 +355,7 @@ impl Options {
             domain: 0,
             shared: 0,
             server: 0,
+            memory: 0,
             injection: injections(seed),
         };
         // Of its own sequence, so that the rest of a seed's history stays as it was.

@@ -51,6 +51,13 @@ pub enum Stage {
     Closing,
 }
 
+impl Stage {
+    /// Its start is not over: what it restores is still to be read.
+    pub const fn is_before_work(&self) -> bool {
+        matches!(self, Stage::Greeting(_) | Stage::New | Stage::Restoring)
+    }
+}
+
 /// What a rank waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {

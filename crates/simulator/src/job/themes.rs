@@ -36,11 +36,13 @@ pub enum Theme {
     Served,
     /// Launchers end, one after another, and the job's file is gone or an older one is in its place.
     Forgotten,
+    /// Captures in memory are overwritten, and ranks and agents end.
+    Overwritten,
 }
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 11] = [
+    pub const ALL: [Theme; 12] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
@@ -52,6 +54,7 @@ impl Theme {
         Theme::Waits,
         Theme::Served,
         Theme::Forgotten,
+        Theme::Overwritten,
     ];
 
     /// Makes the options of a seed those of a history of this theme.
@@ -148,6 +151,14 @@ impl Theme {
                 (weights.launcher, weights.agent, weights.rank, weights.node) = (12, 1, 1, 1);
                 options.tick = Time::from_ms(700);
                 (options.breaks, options.slow) = (options.breaks.max(100_000), 20_000);
+            }
+            Theme::Overwritten => {
+                options.weights.memory = 1;
+                options.tick = Time::from_ms(250);
+                (meetings.agent, meetings.node, meetings.rank) = (2, 0, 1);
+                // So that one level of a version is stable, and others are not yet.
+                (options.slow, options.faults.refuse) = (0, 0);
+                options.lasts.0 = Time::from_ms(400);
             }
             Theme::Ends => {
                 options.lasts.1 = Time::from_ms(150);

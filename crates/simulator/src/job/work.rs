@@ -8,11 +8,11 @@ use outlive_base::slab::SlabId;
 use outlive_base::{
     Code, ContainerId, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version,
 };
-use outlive_control::node::Input as NodeInput;
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{
     Ask, Collected, Done, Flush, Found, Rebuild, Rebuilt, Staging, Target,
 };
+use outlive_control::node::{Input as NodeInput, overwritten};
 use outlive_control::orders::{Place, RankStacks};
 use outlive_ledger::{GcPolicy, Part, Record, Rules};
 use outlive_protocols::commit::Planted;
@@ -31,6 +31,9 @@ pub struct Writing {
     flush: Flush<PlainSlab>,
     /// What is on its way to shared storage, in histories in which that outlasts the process.
     sent: Option<Container>,
+    /// The digest that is known of it, else of what the slabs held when it began, if that was
+    /// complete: sums are made once.
+    sealed: Option<u128>,
     results: RefCell<BTreeMap<Level, Result<()>>>,
 }
 
@@ -164,13 +167,13 @@ impl Job {
 
     pub(super) fn flush(&mut self, who: Process, life: u32, flush: Flush<PlainSlab>) {
         let node = self.home(who).node;
-        let sent = match self.options.late {
-            0 => None,
-            _ => words_of(&flush).map(Container::new),
-        };
+        let held = words_of(&flush).map(Container::new);
+        let known = flush.known.as_ref().map(|known| known.digest);
+        let sealed = known.or(held.as_ref().map(|held| held.digest));
         let writing = Rc::new(Writing {
             flush,
-            sent,
+            sent: held.filter(|_| self.options.late > 0),
+            sealed,
             results: RefCell::default(),
         });
         let key = writing.key();
@@ -229,6 +232,10 @@ impl Job {
             let container = Container::new(words);
             let digest = container.digest;
             let length = parity::bytes_of(&container.words).len() as u64;
+            if writing.sealed.is_some_and(|sealed| sealed != digest) {
+                let entity = Entity::Node(node.0);
+                return Err(overwritten(entity, "it is not what was captured"));
+            }
             self.reaches(who, target, writing.flush.partner_epoch)?;
             self.write(who, writing.key(), target, container)?;
             Ok(Part {

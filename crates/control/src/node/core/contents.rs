@@ -32,6 +32,8 @@ pub struct Contents {
     ranks: u32,
     /// Planted: some parts are enough.
     incomplete: bool,
+    /// Planted: what is in memory is not held against what is known of it.
+    trusts_memory: bool,
 }
 
 /// What is known of a decision.
@@ -92,6 +94,7 @@ impl Contents {
     pub fn planted(fault: Option<Planted>) -> Contents {
         Contents {
             incomplete: fault == Some(Planted::RecordIncomplete),
+            trusts_memory: fault == Some(Planted::TrustMemory),
             ..Contents::default()
         }
     }
@@ -179,6 +182,19 @@ impl Contents {
         let key = (source, version, level);
         let said = self.parts.get(&key).and_then(|said| said.get(&node));
         said.or_else(|| self.commits.get(&key)?.part(node))
+    }
+
+    /// What is known of a node's bytes of a version, which are the same at every level: what was
+    /// decided, else what was said.
+    pub fn known_part(&self, source: Incarnation, version: Version, node: NodeId) -> Option<Part> {
+        if self.trusts_memory {
+            return None;
+        }
+        let mut decided = self.commits.range(keys(source, version));
+        let decided = decided.find_map(|(_, decided)| decided.part(node));
+        let mut said = self.parts.range(keys(source, version));
+        let said = || said.find_map(|(_, said)| said.get(&node));
+        decided.or_else(said).cloned()
     }
 
     /// The levels at which anything is known of a version.
@@ -633,6 +649,25 @@ mod tests {
         contents.undecided(source, version, level);
         assert_eq!(digest(&contents), Some(1));
         assert!(contents.levels_of(source, version).is_empty());
+    }
+
+    /// An agent that is started anew and writes the rest of a version holds it against this.
+    #[test]
+    fn bytes_that_are_known_are_those_that_were_decided_at_whatever_level() {
+        let mut contents = of_three();
+        let (source, version, level) = AT;
+        let digest = |contents: &Contents| {
+            let part = contents.known_part(source, version, NodeId(1));
+            part.map(|part| part.digest)
+        };
+        assert_eq!(digest(&contents), None);
+        let mut newer = part(1);
+        newer.digest = 9;
+        contents.add_part(source, version, Level::MEMORY, newer.clone());
+        assert_eq!(digest(&contents), Some(9), "said, and not decided");
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        contents.add_part(source, version, level, newer);
+        assert_eq!(digest(&contents), Some(1));
     }
 
     #[test]

@@ -357,11 +357,12 @@ impl<S: Shell> Core<S> {
 
     /// True if it was the copy in memory that cannot be used: it is not tried again.
     fn was_checking(&mut self, source: Incarnation, version: Version) -> bool {
+        let again = self.is_planted(Planted::TryMemoryAgain);
         let Some(opening) = &mut self.opening else {
             return false;
         };
         let checked = opening.checking.take() == Some((source, version));
-        checked && opening.damaged.insert((source, version))
+        checked && (again || opening.damaged.insert((source, version)))
     }
 
     pub(super) fn on_opened(

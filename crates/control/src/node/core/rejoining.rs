@@ -9,7 +9,7 @@ use outlive_base::{Incarnation, Rank, Version};
 use outlive_protocols::commit::{Command, Commit, Levels, Why};
 
 use super::ranks::{RankEntry, Use};
-use super::{Core, Planted};
+use super::{Core, Planted, Round};
 use crate::node::shell::Shell;
 use crate::orders::{Notice, Opened};
 
@@ -151,6 +151,9 @@ impl<S: Shell> Core<S> {
     /// never said to be prepared is nothing.
     pub(in crate::node) fn ask_how_it_ended(&mut self, rank: Rank, version: Version) {
         let at = (self.open.incarnation(), version);
+        if self.has_lost_capture(rank, version) {
+            return self.capture_failed(rank, version, Why::Passed);
+        }
         let waits_here = self.deferred.is(version);
         let is_known = self.rounds.contains_key(&version) || self.line.levels.contains_key(&at);
         // A rank may also wait for what it has not come to.
@@ -189,6 +192,21 @@ impl<S: Shell> Core<S> {
             }
         }
         restored.filter(|_| held)
+    }
+
+    /// A rank waits for a version that is still to be captured here, and has nothing of it: the one
+    /// it had was given up with a round of that version before this one, of which the coordinator
+    /// that was started anew knew nothing. Those that force it begin it again.
+    fn has_lost_capture(&self, rank: Rank, version: Version) -> bool {
+        let open = |round: &&Round| !round.told && !round.void && !round.levels.is_empty();
+        let Some(round) = self.rounds.get(&version).filter(open) else {
+            return false;
+        };
+        let nothing = |entry: &RankEntry<S>| {
+            entry.filling_up_to(version).is_none()
+                && entry.slot_with(self.open.incarnation(), version).is_none()
+        };
+        !round.captured.contains(&rank) && self.ranks.get(rank).is_some_and(nothing)
     }
 
     /// A round lives on after this agent's restart: its levels are known again.

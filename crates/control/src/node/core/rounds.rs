@@ -471,6 +471,7 @@ impl<S: Shell> Core<S> {
                 .map_or(0, |node| self.epoch_of(node)),
             shared_bytes_per_s: self.shared_rate(),
             refused: self.refused(),
+            known: self.contents.known_part(source, version, self.me),
             quiet: false,
         })
     }
