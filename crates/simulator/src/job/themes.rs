@@ -132,19 +132,7 @@ impl Theme {
                 (options.faults.refuse, options.sparse) = (20_000, 3);
                 options.net.loss = 20_000;
             }
-            Theme::Served => {
-                let level = Level::memory_server(3).into_iter();
-                options.levels =
-                    level.fold(Levels::of(&[Level::MEMORY, Level::DISK]), Levels::with);
-                (options.nodes, options.bare) = (options.nodes.max(3), 0);
-                let weights = &mut options.weights;
-                (weights.node, weights.server, weights.damage) = (4, 2, 1);
-                // Nothing stands still: with slow storage, what a replaced coordinator opens late
-                // would be all that the judge sees.
-                (weights.agent, weights.rank) = (1, 1);
-                options.tick = Time::from_ms(900);
-                (options.slow, options.sparse) = (50_000, 3);
-            }
+            Theme::Served => serve(options),
             Theme::Forgotten => {
                 options.forgets = 700_000;
                 let weights = &mut options.weights;
@@ -166,6 +154,20 @@ impl Theme {
             }
         }
     }
+}
+
+/// What [`Theme::Served`] is.
+fn serve(options: &mut Options) {
+    let level = Level::memory_server(3).into_iter();
+    options.levels = level.fold(Levels::of(&[Level::MEMORY, Level::DISK]), Levels::with);
+    (options.nodes, options.bare) = (options.nodes.max(3), 0);
+    let weights = &mut options.weights;
+    (weights.node, weights.server, weights.damage) = (4, 2, 1);
+    // Nothing stands still: with slow storage, what a replaced coordinator opens late
+    // would be all that the judge sees.
+    (weights.agent, weights.rank) = (1, 1);
+    options.tick = Time::from_ms(900);
+    (options.slow, options.sparse) = (50_000, 3);
 }
 
 /// Nothing goes wrong but what storage refuses, in jobs of at most four nodes.
