@@ -202,8 +202,11 @@ impl<S: Shell> Core<S> {
         let Some(round) = self.rounds.get(&version).filter(open) else {
             return false;
         };
+        // A rank may also wait for what it has not come to.
         let nothing = |entry: &RankEntry<S>| {
-            entry.filling_up_to(version).is_none()
+            let is_passed = entry.block().is_some_and(|it| it.called() > version.0);
+            is_passed
+                && entry.filling_up_to(version).is_none()
                 && entry.slot_with(self.open.incarnation(), version).is_none()
         };
         !round.captured.contains(&rank) && self.ranks.get(rank).is_some_and(nothing)
@@ -253,9 +256,31 @@ impl<S: Shell> Core<S> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::node::still::alone;
+    use crate::node::still::{alone, block_of};
+    use outlive_base::Level;
+
+    /// Its capture went with a round before this one. A rank may also wait for what it has not come to:
+    /// that may be captured still.
+    #[test]
+    fn a_rank_has_lost_its_capture_if_it_has_come_to_the_version_and_has_nothing_of_it() {
+        let (mut agent, rank, version) = (alone(0), Rank(0), Version(3));
+        let (block, program) = block_of(rank, Incarnation(1));
+        agent.ranks.entry(rank, 1).control = Some(block);
+        agent.open_round(version, Levels::NONE.with(Level::DISK));
+        assert!(!agent.has_lost_capture(rank, version));
+        program.offer(version.0);
+        assert!(agent.has_lost_capture(rank, version));
+        agent
+            .rounds
+            .get_mut(&version)
+            .unwrap()
+            .captured
+            .insert(rank);
+        assert!(!agent.has_lost_capture(rank, version));
+    }
 
     /// What its records call open may be an incarnation of an earlier run, and a launcher that has lost
     /// its own record of that may be about to open one of the same number: it would begin anew.
