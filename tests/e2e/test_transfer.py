@@ -66,7 +66,7 @@ def status(job: Job) -> dict:
 
 def test_status_shows_what_is_on_its_way_and_nothing_when_all_has_come(job: Job) -> None:
     job.cells = 2000
-    run, go = paused(job, "--shared-rate", "8KiB")
+    run, go = paused(job, "--shared-rate", "4KiB")
 
     def comes() -> list[dict]:
         # Version 0 comes before it, and has ended when this one begins.
@@ -86,7 +86,7 @@ def test_status_shows_what_is_on_its_way_and_nothing_when_all_has_come(job: Job)
         assert 0 <= it["bytes"] <= it["bytes_total"] and it["age_ms"] >= 0
         # A bound that holds, and one read ahead of it.
         seconds = max(it["age_ms"] / 1e3, 1e-3)
-        assert it["bytes_per_second"] * seconds <= (8 << 10) * seconds + (1 << 20)
+        assert it["bytes_per_second"] * seconds <= (4 << 10) * seconds + (1 << 20)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", it["since"])
     text = job.outlive("status")
     assert re.search(r"^transfer +version 40 of node \d to shared storage: .* of .*iB", text, re.M)
