@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import ROOT, Job, Result, Run, until
+from harness import ROOT, Job, Result, Run, kill, until
 from skip import skip
 
 LONG = os.environ.get("OUTLIVE_RANKS") == "long"
@@ -162,10 +162,12 @@ def test_who_forces_after_another_rank_has_left_waits_for_no_bound(job: Job, nod
     assert alone[1:3] == ["1", "-501"], result.out
 
 
-def slabs(run: Run) -> list[Path]:
-    """The descriptors of all slabs that keepers hold."""
+def slabs(run: Run, *nodes: int) -> list[Path]:
+    """The descriptors of all slabs that the keepers of these nodes hold, or of all."""
     found = []
-    for pid in run.pids("keeper").values():
+    for node, pid in run.pids("keeper").items():
+        if nodes and node not in nodes:
+            continue
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             if "memfd:outlive-slab" in os.readlink(entry):
                 found.append(entry)
@@ -191,6 +193,32 @@ def test_a_damaged_head_of_a_slab_costs_that_copy_only(job: Job, offset: int, fi
     failure = result.failure()
     assert (failure["version"], failure["level"]) == (newest, "disk"), result.err
     assert "OL-204" in result.codes() and "OL-900" not in result.codes(), field
+
+
+def test_memory_that_was_overwritten_is_not_written_again_by_a_new_agent(job: Job) -> None:
+    """A version is safe on disk and on its way to shared storage when something writes over it."""
+    job.levels, job.beyond, job.cells = "memory,disk,shared", "shared", 2000
+    pause = job.dir / "pause"
+    program = job.program("--force", 40, "--pause", 45, pause)
+    slow = ("--every", "1000000", "--shared-rate", "16KiB", "--shared-from", "memory")
+    run = job.start(*slow, program=program, inject=("rank:1@version=61",))
+    until("the pause", Path(f"{pause}.reached").exists)
+    until("it is on disk", lambda: job.running("last").get("disk") == 40)
+    (container,) = (path for path in job.containers(1) if "-v40-" in path.name)
+    before = container.read_bytes()
+    for slab in slabs(run, 1):
+        with slab.open("r+b") as file:
+            file.seek(13_000)
+            file.write(b"\xa5\x5a" * 64)
+    kill(run.pids("agent")[1])
+    until("it is seen", lambda: "OL-204" in run.text())
+    assert container.read_bytes() == before
+    pause.touch()
+    result = run.end()
+    assert result.status == 0, result.out + result.err
+    job.check(program)
+    failure = result.failure()
+    assert (failure["version"], failure["level"]) == (40, "disk"), result.err
 
 
 def test_a_restore_into_read_only_memory(job: Job) -> None:
