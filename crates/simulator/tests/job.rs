@@ -65,6 +65,18 @@ fn what_a_program_forces_is_taken() {
     good(&sweep(some(60), 2, forcing));
 }
 
+/// Short jobs of all sizes: most of what they force falls into the time when memory is still being
+/// made, where the policy arms on some nodes what others have no room for.
+#[test]
+fn what_a_program_forces_from_its_first_moment_on_is_taken() {
+    good(&sweep(some(500), 2, |options| {
+        forcing(options);
+        (options.stride, options.forces) = (1 + options.stride % 3, 2 + options.forces % 4);
+        (options.heal, options.end) = (Time::from_secs(1), Time::from_secs(1));
+        options.last = options.end;
+    }));
+}
+
 /// Ranks wait for what they force, and agents end: no version is left to its bound, a minute. A
 /// rank's capture was given up by a coordinator that was started anew, and the version begun again
 /// by the next rank that forced it: 6 of 400 such histories stood still.

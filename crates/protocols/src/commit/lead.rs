@@ -175,9 +175,6 @@ impl Commit {
         }
         let (deadline, retries, any) = (round.deadline, round.retries, round.any);
         let Some(max_called) = max_called else {
-            if !round.captured.is_empty() {
-                return self.abort(cx, version, None, Why::NoRoom, Some(from));
-            }
             self.rounds.remove(&version);
             return self.say_all(cx, unarmed(version, Some(from)));
         };
@@ -285,6 +282,9 @@ impl Commit {
 
     fn on_captured(&mut self, cx: &C, from: Peer, version: Version) {
         let Some(round) = self.rounds.get_mut(&version) else {
+            if self.is_unarmed(cx, version) {
+                return self.say(cx, from, unarmed(version, None));
+            }
             return self.answer_over(cx, from, version);
         };
         round.armed.insert(from);

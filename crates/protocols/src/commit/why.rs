@@ -14,8 +14,8 @@ pub enum Why {
     Rearmed,
     /// No staging memory or no slot.
     NoRoom,
-    /// No room for it at a node when it was to be armed, and nobody had captured it: who forces it
-    /// begins it.
+    /// No room for it at a node when it was to be armed: who forces it begins it, or has begun it by a
+    /// capture.
     Unarmed,
     /// A rank ended.
     RankLost,

@@ -192,7 +192,9 @@ impl<S: Shell> Core<S> {
                     block.set_aborted(version);
                 }
             }
-            self.withdraw(version);
+            if spent || !self.begin_again(version) {
+                self.withdraw(version);
+            }
         }
         let live = |round: &Round| !round.void && !round.levels.is_empty();
         let live = self.rounds.get(&version).is_some_and(live);

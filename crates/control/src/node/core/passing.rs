@@ -24,6 +24,8 @@ use crate::orders::{Notice, Step};
 enum Way {
     /// It has not come so far, or is about to enter.
     Armed,
+    /// It has not come so far, and its block was needed for something else: it may still force it.
+    Ahead,
     /// It is inside an earlier version, which was forced.
     Before,
     /// It is capturing, or has seen in vain whether it should.
@@ -81,6 +83,7 @@ impl<S: Shell> RankEntry<S> {
         }
         match self.holds_capture(slot, version) {
             true => Way::Captured,
+            false if offered <= version.0 && !self.closed => Way::Ahead,
             false if offered == version.0 + 1 && !self.closed => Way::There,
             false => Way::Passed,
         }
@@ -218,27 +221,71 @@ impl<S: Shell> Core<S> {
         let levels = live.map(|round| round.levels);
         let block = self.ranks.get(rank).and_then(|entry| entry.block());
         let aborted = block.and_then(ControlWords::aborted);
-        // What is forced begins by itself, as elsewhere where nothing was armed: at all levels,
-        // also if what was armed has ended since.
-        let forced = block.and_then(ControlWords::forced) == Some(version);
-        let levels = match forced {
-            true => Some(self.all_levels()),
-            false => levels,
-        };
+        // What is forced begins by itself, also if what was armed has ended since.
+        let is_new = !self.rounds.contains_key(&version);
+        self.begin_forced(rank, version);
         if let Some(levels) = levels
             && aborted != Some(version)
             && !self.rounds.contains_key(&version)
         {
-            self.open_round(version, levels);
+            self.begin_captured(version, levels);
+        }
+        if is_new && self.rounds.contains_key(&version) {
             self.news(News::Passed { armed, version });
-            if self.is_coordinator() {
-                let step = Step::Armed;
-                self.tell(&Notice::Checkpoint { version, step });
-            }
-            self.command(Command::Force { version, levels });
         }
         // The others hear of the new version first.
         self.capture_failed(rank, armed, Why::Passed);
+    }
+
+    /// A rank has captured what it forces: the version begins by that, as elsewhere where nothing was
+    /// armed, at all levels; also if its own arming was withdrawn while the rank was inside. What
+    /// has ended for good is not begun: the coordinator says so, or it is known here.
+    pub(super) fn begin_forced(&mut self, rank: Rank, version: Version) {
+        let block = self.ranks.get(rank).and_then(|entry| entry.block());
+        let forced = block.and_then(ControlWords::forced) == Some(version);
+        let aborted = block.and_then(ControlWords::aborted) == Some(version);
+        if forced && !aborted && !self.rounds.contains_key(&version) {
+            self.begin_captured(version, self.all_levels());
+        }
+    }
+
+    /// A version that was not armed everywhere, which a rank here has captured and forces: it begins by
+    /// that. False if there is none. What other ranks are armed for stays, for they force it as well.
+    pub(super) fn begin_again(&mut self, version: Version) -> bool {
+        let (source, all) = (self.open.incarnation(), self.all_levels());
+        let captured = |entry: &RankEntry<S>| {
+            let forced = entry.block().and_then(ControlWords::forced);
+            forced == Some(version) && entry.slot_with(source, version).is_some()
+        };
+        if !self.ranks.iter().any(captured) {
+            return false;
+        }
+        let Some(round) = self.rounds.get_mut(&version).filter(|round| !round.void) else {
+            return false;
+        };
+        // What is being written goes where it was armed for.
+        if !round.flushing {
+            round.levels = all;
+        }
+        let (levels, told) = (round.levels, round.told);
+        let known = levels.iter().collect();
+        self.line.levels.insert((source, version), known);
+        self.command(Command::Force { version, levels });
+        if told {
+            self.command(Command::Captured { version });
+            self.write_told(version);
+        }
+        true
+    }
+
+    /// A version that nobody has begun here begins with a capture.
+    fn begin_captured(&mut self, version: Version, levels: Levels) {
+        self.open_round(version, levels);
+        if self.is_coordinator() {
+            let step = Step::Armed;
+            self.tell(&Notice::Checkpoint { version, step });
+        }
+        self.command(Command::Force { version, levels });
     }
 
     /// A local rank will not capture `version`.
@@ -320,7 +367,7 @@ impl<S: Shell> Core<S> {
                     if way == Way::Passed {
                         passed.push((entry.rank, version, Why::Passed));
                     }
-                } else if matches!(way, Way::Before | Way::Passed | Way::There) {
+                } else if matches!(way, Way::Ahead | Way::Before | Way::Passed | Way::There) {
                     entry.slots[slot].usage = Use::Free;
                 }
             }

@@ -293,6 +293,7 @@ impl<S: Shell> Core<S> {
             }
         };
         self.drop_routed(version, rank);
+        self.begin_forced(rank, version);
         let Some(round) = self.rounds.get_mut(&version) else {
             // Aborted long ago: the slot is free again.
             if let Some(entry) = self.ranks.get_mut(rank)

@@ -37,13 +37,13 @@ impl Commit {
         self.end_version(cx, version, why, culprit, false);
     }
 
-    /// What is captured here, or forced, the coordinator hears of or has heard of since: its answer to
-    /// that counts, and so does what it said of the round later. A version that was never armed
-    /// everywhere is forgotten, so that it can be forced.
+    /// What is forced here the coordinator hears of or has heard of since: its answer to that counts,
+    /// and so does what it said of the round later. A version that was never armed everywhere is
+    /// forgotten, so that it can be forced: by whoever captured it while it was armed here, at once.
     fn on_unarmed(&mut self, version: Version, culprit: Option<NodeId>) {
         let begun = |local: &Local| {
             let more = local.steps.any(|step| step != Step::Idle);
-            local.captured || local.forced || local.known || more
+            local.forced || local.known || more
         };
         if self.locals.get(&version).is_some_and(|local| !begun(local)) {
             self.locals.remove(&version);

@@ -126,12 +126,18 @@ fn what_is_forced_does_not_end_because_it_was_not_armed_before() {
     node.hear(unarmed);
     assert_eq!(node.aborted(), [None], "not again");
 
+    // Captured while it was armed here, and said so: it is begun if it was forced.
     let mut node = armed();
     node.told(Command::Captured { version });
     node.hear(unarmed);
-    assert_eq!(
-        node.aborted(),
-        [],
-        "the coordinator has yet to hear of that"
-    );
+    assert_eq!(node.aborted(), [None]);
+    node.said.clear();
+    node.told(Command::Force { version, levels });
+    node.told(Command::Captured { version });
+    assert!(node.said.contains(&forced), "{:?}", node.said);
+    node.hear(MsgKind::Go { version, levels });
+    let captured = MsgKind::Captured { version };
+    assert!(node.said.contains(&captured), "{:?}", node.said);
+    node.hear(unarmed);
+    assert_eq!(node.aborted(), [None], "not again");
 }

@@ -341,3 +341,98 @@ fn what_is_forced_past_an_armed_version_goes_to_all_levels() {
         assert_eq!(levels, Some(Levels::NONE.with(Level::SHARED)), "{ended}");
     }
 }
+
+/// Captures `version` into slot 1, as the rank does; what it says of that comes later.
+fn captures(agent: &Node<Still>, program: &PlainBlock, version: Version) -> ToAgent {
+    let entry = agent.ranks.get(Rank(0)).unwrap();
+    let staged = entry.slots[1].staged.as_ref().unwrap();
+    staged.slab.begin_fill(version, 8);
+    staged.slab.finish(1);
+    program.leave();
+    ToAgent::Captured {
+        version,
+        slot: 1,
+        generation: staged.generation,
+        table_bytes: 0,
+        data_bytes: 8,
+        blocked_ns: 1,
+        forced: true,
+    }
+}
+
+/// A version is armed here, another node has no room for it, and the rank is inside, or has captured it
+/// (of a node with other ranks, which have not): it forces this very version, so it begins by that.
+#[test]
+fn what_a_rank_forces_and_captured_while_it_was_armed_is_not_given_back() {
+    for said_before in [true, false] {
+        let version = Version(18);
+        let mut agent = alone(0);
+        agent.on_order(Order::Ranks {
+            incarnation: Incarnation(1),
+            ranks: 2,
+        });
+        let program = with_slots(&mut agent, Version(14));
+        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+        armed(&mut agent, version);
+        program.announce(version);
+        program.offer(version.0);
+        assert!(program.enter(version, None).is_some());
+        if said_before {
+            let captured = captures(&agent, &program, version);
+            agent.on_said(1, 0, captured);
+            agent.on_aborted(version, None, Why::Unarmed, None);
+        } else {
+            agent.on_aborted(version, None, Why::Unarmed, None);
+            assert!(!agent.rounds.contains_key(&version), "nothing is captured");
+            let captured = captures(&agent, &program, version);
+            agent.on_said(1, 0, captured);
+        }
+        let source = Incarnation(1);
+        let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
+        assert_eq!(slots[1].usage, Use::Full { source, version });
+        let begun = agent.rounds.get(&version).map(|it| it.captured.len());
+        assert_eq!(begun, Some(1), "{said_before}");
+        assert!(program.aborted().is_none(), "nobody gave it up");
+    }
+}
+
+/// What the policy wanted, and nobody forces, comes to nothing with its arming.
+#[test]
+fn what_nobody_forces_is_given_back_when_it_was_not_armed_everywhere() {
+    let version = Version(18);
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    armed(&mut agent, version);
+    program.offer(version.0);
+    assert!(program.enter(version, None).is_some());
+    agent.on_aborted(version, None, Why::Unarmed, None);
+    let captured = captures(&agent, &program, version);
+    agent.on_said(1, 0, captured);
+    assert!(!agent.rounds.contains_key(&version));
+    let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
+    assert_eq!(slots[1].usage, Use::Free);
+}
+
+/// A later version was armed for the same rank, and withdrawn again: its block says nothing of the one
+/// before, which has a slot and which the rank has not come to.
+#[test]
+fn a_rank_that_has_not_come_to_a_version_has_not_passed_it() {
+    let version = Version(18);
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    armed(&mut agent, version);
+    program.offer(17);
+    let _ = agent.ranks.get(Rank(0)).unwrap().block().unwrap().disarm();
+    agent.find_passed();
+    let usage = |agent: &Node<Still>| agent.ranks.get(Rank(0)).unwrap().slots[1].usage;
+    assert_eq!(usage(&agent), Use::Filling(version));
+    program.announce(version);
+    program.offer(version.0);
+    program.claim(version);
+    agent.find_passed();
+    agent.ask(Rank(0), 1, version, 1 << 12, true);
+    assert_eq!(usage(&agent), Use::Filling(version));
+    assert!(agent.asks.is_empty() && agent.rounds.contains_key(&version));
+}
