@@ -162,6 +162,17 @@ def test_who_forces_after_another_rank_has_left_waits_for_no_bound(job: Job, nod
     assert alone[1:3] == ["1", "-501"], result.out
 
 
+def test_who_leaves_leaves_what_it_has_captured(job: Job) -> None:
+    """Two ranks of one node capture the job's last version, one after the other."""
+    job.nodes, job.ranks, job.every = 1, 2, None
+    first, second = (shlex.join(misuse("last", rank, job.dir / "left")) for rank in (0, 1))
+    result = job.run(program=["sh", "-c", f"{second} & {first}; wait"])
+    assert result.status == 0, result.out + result.err
+    assert lines(result, "last") == [["last", "1"]] * 2, result.out
+    (safe,) = lines(result, "safe")
+    assert safe[1] == "0", result.out
+
+
 def slabs(run: Run, *nodes: int) -> list[Path]:
     """The descriptors of all slabs that the keepers of these nodes hold, or of all."""
     found = []

@@ -66,6 +66,13 @@ fn finds(planted: Plant, theme: Theme, chunks: u64) {
     panic!("{planted:?} is not caught");
 }
 
+/// 1 in 25: the job's last version, which other ranks of that node are still capturing.
+#[test]
+fn planted_rank_that_leaves_with_its_capture_is_caught() {
+    let planted = Plant::Node(Planted::LeaveWithCapture);
+    finds(planted, Theme::Captures, 40);
+}
+
 #[test]
 fn planted_write_of_an_ended_incarnation_is_caught() {
     caught(Planted::TakeOldFlush, Theme::LateWrites);

@@ -189,6 +189,23 @@ def leaves(rank: str, left: str) -> None:
         Path(left).touch()
 
 
+def last(rank: str, left: str) -> None:
+    """Two ranks force the job's last version; the first has left when the second comes to it."""
+    job = opened("rank", Job(int(rank), 2))
+    _, address = memory(4096)
+    job.protect("field", address, 4096)
+    say("together", job.checkpoint_now(1), job.wait(1))
+    if rank == "1":
+        while not Path(left).exists():
+            time.sleep(0.01)
+    say("last", job.checkpoint_now(2))
+    if rank == "1":
+        say("safe", job.wait(2), job.why())
+    job.close()
+    if rank == "0":
+        Path(left).touch()
+
+
 def ranks(count: str) -> None:
     """Rank 0 of so many."""
     opened("ranks", Job(0, int(count)))

@@ -98,6 +98,8 @@ pub(super) struct Round {
     pub through: Through,
     /// A rank's slot for it was lent to a forced version before it.
     pub made_way: bool,
+    /// Others have begun the version again, which came to nothing here and is still being written.
+    pub again: Option<Levels>,
     /// It will not be committed; slots go back as they become free.
     pub void: bool,
 }

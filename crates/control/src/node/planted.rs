@@ -54,6 +54,8 @@ pub enum Planted {
     TrustMemory,
     /// A copy in memory that was found damaged is tried again.
     TryMemoryAgain,
+    /// A rank that leaves the job takes with it what it has captured.
+    LeaveWithCapture,
     /// Who waits for a version does not hear that it has ended.
     KeepWaiting,
 }

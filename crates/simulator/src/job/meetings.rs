@@ -9,6 +9,8 @@ use super::*;
 /// What is under way at a node when something ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Occasion {
+    /// A rank captures a version.
+    Fills,
     /// A rank has captured a version.
     Captures,
     /// A version is being written.
@@ -30,6 +32,8 @@ pub enum Occasion {
 /// How often something ends at which occasion, per million, and what.
 #[derive(Clone, Debug, Default)]
 pub struct Meetings {
+    /// See [`Occasion::Fills`].
+    pub fills: u32,
     /// See [`Occasion::Captures`].
     pub captures: u32,
     /// See [`Occasion::Writes`].
@@ -50,6 +54,8 @@ pub struct Meetings {
     pub node: u32,
     /// See `agent`.
     pub rank: u32,
+    /// The longest time that a capture takes, in microseconds; 300 if less.
+    pub fill_us: u64,
     /// From one to the next, at least: a job must get on in between.
     pub apart: Time,
 }
@@ -57,6 +63,7 @@ pub struct Meetings {
 impl Meetings {
     const fn at(&self, occasion: Occasion) -> u32 {
         match occasion {
+            Occasion::Fills => self.fills,
             Occasion::Captures => self.captures,
             Occasion::Writes => self.writes,
             Occasion::Decides => self.decides,
@@ -96,6 +103,13 @@ impl Job {
         };
         self.after(delay, Action::Strike { who, life });
         false
+    }
+
+    /// A rank begins to capture: how long it takes.
+    pub(super) fn fills(&mut self, who: Process) -> Time {
+        self.comes_to(strikes::Stage::Capture, who);
+        let _ = self.meets(who, Occasion::Fills);
+        self.some_us(self.options.meetings.fill_us.max(300))
     }
 
     pub(super) fn strike(&mut self, who: Process, life: u32) {

@@ -574,8 +574,7 @@ impl Job {
             let (level, owner) = (Level::MEMORY, node);
             self.judge.removes(self.now, CopyAt { level, key, owner });
         }
-        self.comes_to(strikes::Stage::Capture, self.at(node));
-        let delay = self.some_us(300);
+        let delay = self.fills(self.at(node));
         self.after(delay, Action::Filled { rank, epoch });
     }
 

@@ -38,11 +38,13 @@ pub enum Theme {
     Forgotten,
     /// Captures in memory are overwritten, and ranks and agents end.
     Overwritten,
+    /// Agents end, and come back, while ranks capture what they force and wait for.
+    Captures,
 }
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 12] = [
+    pub const ALL: [Theme; 13] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
@@ -55,6 +57,7 @@ impl Theme {
         Theme::Served,
         Theme::Forgotten,
         Theme::Overwritten,
+        Theme::Captures,
     ];
 
     /// Makes the options of a seed those of a history of this theme.
@@ -148,12 +151,24 @@ impl Theme {
                 (options.slow, options.faults.refuse) = (0, 0);
                 options.lasts.0 = Time::from_ms(400);
             }
+            Theme::Captures => capture(options),
             Theme::Ends => {
                 options.lasts.1 = Time::from_ms(150);
                 options.faults.refuse = 0;
             }
         }
     }
+}
+
+/// What [`Theme::Captures`] is.
+const fn capture(options: &mut Options) {
+    let meetings = &mut options.meetings;
+    (meetings.fills, meetings.fill_us) = (100_000, 300_000);
+    (meetings.agent, meetings.node, meetings.rank) = (12, 0, 1);
+    meetings.apart = Time::from_ms(400);
+    (options.forces, options.waits) = (3, 900_000);
+    // What is left to its bound stands out.
+    (options.commit_ms, options.faults.refuse, options.sparse) = (60_000, 0, 3);
 }
 
 /// What [`Theme::Served`] is.

@@ -271,10 +271,13 @@ impl<S: Shell> Core<S> {
         self.news(News::Gone(rank));
         self.asks.forget(rank);
         if !closed {
-            let why = if exited { Why::RankLost } else { Why::Left };
-            let open: Vec<Version> = self.rounds.keys().copied().collect();
-            for version in open {
-                self.capture_failed(rank, version, why);
+            if exited {
+                let open: Vec<Version> = self.rounds.keys().copied().collect();
+                for version in open {
+                    self.capture_failed(rank, version, Why::RankLost);
+                }
+            } else {
+                self.leaves(rank);
             }
         }
         if exited {
@@ -292,7 +295,17 @@ impl<S: Shell> Core<S> {
             entry.closed = true;
         }
         self.answer(rank, sequence, ToRank::Ok);
-        let open: Vec<Version> = self.rounds.keys().copied().collect();
+        self.leaves(rank);
+    }
+
+    /// A rank takes part in nothing more. What it has captured stays: other ranks of its node may still
+    /// be capturing the job's last version.
+    fn leaves(&mut self, rank: Rank) {
+        let all = self.is_planted(Planted::LeaveWithCapture);
+        let lacks = |(version, round): (&Version, &super::Round)| {
+            (all || !round.captured.contains(&rank)).then_some(*version)
+        };
+        let open: Vec<Version> = self.rounds.iter().filter_map(lacks).collect();
         for version in open {
             self.capture_failed(rank, version, Why::Left);
         }

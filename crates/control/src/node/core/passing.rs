@@ -119,7 +119,10 @@ impl<S: Shell> RankEntry<S> {
 impl<S: Shell> Core<S> {
     /// Ranks of other nodes capture `version` without its having been armed.
     pub(super) fn on_join(&mut self, version: Version, levels: Levels) {
-        if let Some(round) = self.rounds.get(&version) {
+        if let Some(round) = self.rounds.get_mut(&version) {
+            if round.void {
+                round.again = Some(levels);
+            }
             // Met by an agent that was started anew: its levels come with this.
             if round.levels.is_empty() && !round.void {
                 self.resume_round(version, levels);

@@ -60,6 +60,7 @@ impl<S: Shell> Core<S> {
                 written_until: None,
                 through: Through::Slots,
                 made_way: false,
+                again: None,
                 void: false,
             },
         );
@@ -223,7 +224,7 @@ impl<S: Shell> Core<S> {
             self.disarm_rank(rank, version);
         }
         if let Some(round) = self.rounds.get_mut(&version) {
-            round.void = true;
+            (round.void, round.again) = (true, None);
         }
         self.drop_void(version);
     }
@@ -237,6 +238,7 @@ impl<S: Shell> Core<S> {
         if !round.void || round.flushing {
             return;
         }
+        let again = round.again;
         self.rounds.remove(&version);
         if self.is_planted(Planted::KeepVoidSlot) {
             return;
@@ -247,6 +249,9 @@ impl<S: Shell> Core<S> {
                     slot.usage = Use::Free;
                 }
             }
+        }
+        if let Some(levels) = again {
+            self.on_join(version, levels);
         }
     }
 

@@ -436,3 +436,23 @@ fn a_rank_that_has_not_come_to_a_version_has_not_passed_it() {
     assert_eq!(usage(&agent), Use::Filling(version));
     assert!(agent.asks.is_empty() && agent.rounds.contains_key(&version));
 }
+
+/// What was not armed everywhere is still being written here when others begin it: this node joins
+/// when that is over.
+#[test]
+fn what_is_begun_again_while_it_is_written_in_vain_is_joined_after_that() {
+    let (version, levels) = (Version(3), Levels::NONE.with(Level::DISK));
+    let mut agent = alone(4);
+    agent.on_order(Order::Ranks {
+        incarnation: Incarnation(1),
+        ranks: 3,
+    });
+    agent.on_arm(version, levels);
+    assert!(agent.rounds[&version].flushing, "a node without ranks");
+    agent.on_aborted(version, None, Why::Unarmed, None);
+    agent.on_join(version, levels);
+    assert!(agent.rounds[&version].void, "it is being written");
+    agent.flush_over(Incarnation(1), version);
+    let round = &agent.rounds[&version];
+    assert!(!round.void && round.told, "captured again");
+}
