@@ -103,8 +103,10 @@ impl Content {
                 Some(Ok(sound)) => content.records.push(sound),
                 Some(Err(RecordError::OtherJob)) => {
                     let theirs = Record::job_hash_at(record);
-                    if let Ok(sound) = Record::decode(record, theirs) {
-                        content.foreign.push(sound.file_name(false));
+                    match Record::decode(record, theirs) {
+                        Ok(sound) => content.foreign.push(sound.file_name(false)),
+                        // It is sound by its digest, and no record that anybody writes.
+                        Err(_) => content.damaged += usize::from(!lost),
                     }
                 }
                 other => {
