@@ -289,7 +289,9 @@ impl Commit {
         };
         round.armed.insert(from);
         let (again, levels) = (!round.captured.insert(from), round.levels);
-        if again {
+        // Not while some are still to be armed: whoever has heard that it goes ends it no more by the
+        // word that it was not armed.
+        if again && round.phase != Phase::Arming {
             self.say(cx, from, MsgKind::Go { version, levels });
             self.answer_levels(cx, from, version);
         }

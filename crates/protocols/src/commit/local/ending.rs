@@ -16,7 +16,7 @@ impl Commit {
         culprit: Option<NodeId>,
     ) {
         if why == Why::Unarmed {
-            return self.on_unarmed(version, culprit);
+            return self.on_unarmed(cx, version, culprit);
         }
         if let Some(level) = level {
             let why = if why == Why::Rearmed {
@@ -40,21 +40,23 @@ impl Commit {
     /// What is forced here the coordinator hears of or has heard of since: its answer to that counts,
     /// and so does what it said of the round later. A version that was never armed everywhere is
     /// forgotten, so that it can be forced: by whoever captured it while it was armed here, at once.
-    fn on_unarmed(&mut self, version: Version, culprit: Option<NodeId>) {
-        let begun = |local: &Local| {
-            let more = local.steps.any(|step| step != Step::Idle);
-            local.forced || local.known || more
+    /// Where some of it is written already it is given up for good, as by any other word of its end.
+    fn on_unarmed(&mut self, cx: &C, version: Version, culprit: Option<NodeId>) {
+        let unknown = |local: &&Local| !local.forced && !local.known;
+        let Some(local) = self.locals.get(&version).filter(unknown) else {
+            return;
         };
-        if self.locals.get(&version).is_some_and(|local| !begun(local)) {
-            self.locals.remove(&version);
-            let (level, why) = (None, Why::Unarmed);
-            self.out.event(Event::Aborted {
-                version,
-                level,
-                why,
-                culprit,
-            });
+        if local.steps.any(|step| step != Step::Idle) {
+            return self.end_version(cx, version, Why::NoRoom, culprit, false);
         }
+        self.locals.remove(&version);
+        let (level, why) = (None, Why::Unarmed);
+        self.out.event(Event::Aborted {
+            version,
+            level,
+            why,
+            culprit,
+        });
     }
 
     /// Ends all of a version here. `alone`: without the coordinator's word.

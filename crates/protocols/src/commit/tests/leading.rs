@@ -96,6 +96,68 @@ fn a_version_that_no_node_has_captured_can_be_forced_after_it_was_not_armed() {
     assert!(node.events.contains(&Event::Join { version, levels }));
 }
 
+/// A node has captured what another has yet to arm, and says so again. It is not told that the version
+/// goes: it would take no word any more that it was not armed, and wait for ever.
+#[test]
+fn who_captures_before_all_are_armed_is_not_told_that_it_goes() {
+    let (mut node, version) = (Node::coordinator(), VERSION);
+    let (levels, at_least, any) = (node.config.levels, version, true);
+    node.told(Command::Want {
+        at_least,
+        levels,
+        any,
+    });
+    for _ in 0..2 {
+        node.hear_from(1, MsgKind::Captured { version });
+    }
+    let go = MsgKind::Go { version, levels };
+    assert!(!node.said.contains(&go), "{:?}", node.said);
+    let none = MsgKind::ArmAck {
+        version,
+        ok: false,
+        max_called: None,
+    };
+    node.hear_from(1, none);
+    let ends = |kind: &MsgKind| {
+        matches!(
+            kind,
+            MsgKind::Abort {
+                why: Why::Unarmed,
+                ..
+            }
+        )
+    };
+    assert!(node.said.iter().any(ends), "{:?}", node.said);
+}
+
+/// Some of it is written here already when it turns out that it was not armed everywhere: it has ended,
+/// for good.
+#[test]
+fn what_is_prepared_ends_for_good_if_it_was_not_armed_everywhere() {
+    let (version, level) = (VERSION, Level::DISK);
+    let levels = Levels::NONE.with(level);
+    let mut node = Node::new();
+    node.hear(MsgKind::Arm { version, levels });
+    node.told(Command::Armed {
+        version,
+        ok: true,
+        max_called: None,
+    });
+    node.told(Command::Captured { version });
+    node.told(Command::Prepared { version, level });
+    node.hear(MsgKind::Abort {
+        version,
+        level: None,
+        why: Why::Unarmed,
+        culprit: LEADER,
+    });
+    assert_eq!(node.aborted(), [None]);
+    node.said.clear();
+    node.told(Command::Force { version, levels });
+    let forced = MsgKind::Forced { version, levels };
+    assert!(!node.said.contains(&forced), "{:?}", node.said);
+}
+
 /// The same at a node that leads nothing: what it has begun does not end by a word that is late.
 #[test]
 fn what_is_forced_does_not_end_because_it_was_not_armed_before() {
