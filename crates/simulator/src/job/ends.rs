@@ -150,7 +150,12 @@ impl Job {
         if self.ends.begun && self.ends.last.is_none() {
             self.set_last(next + 1);
         }
-        if self.ends.last.is_none_or(|last| next < last) {
+        let first = self.seed % u64::from(self.ranks_total());
+        let early = match u64::from(rank) == first {
+            true => self.options.early * self.options.stride,
+            false => 0,
+        };
+        if self.ends.last.is_none_or(|last| next + early < last) {
             return false;
         }
         let Some(program) = self.program(rank, epoch) else {

@@ -75,6 +75,10 @@ use scale::Meter;
 use shell::Carry;
 use work::Writing;
 
+/// So many times as long as usual something takes now and then.
+const STRETCHED: u64 = 30;
+/// And no longer than this by that, in microseconds.
+const STRETCHED_MOST: u64 = 600_000;
 /// What a stopped rank is to do is looked at again after so long.
 const STOPPED_LOOK: Time = Time::from_ms(20);
 /// Far more than ever happens in a history, unless messages answer each other without end.
@@ -674,6 +678,12 @@ impl Job {
 
     /// A random time up to `most` microseconds.
     fn some_us(&mut self, most: u64) -> Time {
+        // Without it nothing is drawn, and a seed's history stays as it was.
+        let often = if self.calm { 0 } else { self.options.stretch };
+        let most = match often > 0 && self.random.chance(often) {
+            true => most.max((most * STRETCHED).min(STRETCHED_MOST)),
+            false => most,
+        };
         Time(1_000 * (1 + self.random.below(most)))
     }
 }

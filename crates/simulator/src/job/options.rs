@@ -45,6 +45,9 @@ pub struct Options {
     pub transfer_hangs: u32,
     /// Acts of storage that take up to seconds longer, per million.
     pub slow: u32,
+    /// How often, per million, what usually takes a moment takes up to thirty times as long, 0.6 s at
+    /// most: captures, answers, rebuilding, restores, removals, removals of processes.
+    pub stretch: u32,
     /// To write a copy takes up to so much longer, amid the faults and after them: ranks may fail,
     /// or the job may end, meanwhile.
     pub lasts: (Time, Time),
@@ -66,6 +69,8 @@ pub struct Options {
     pub last: Time,
     /// Agents that end shortly before the job, which is otherwise without faults by then.
     pub late_restarts: u32,
+    /// So many versions before the others one rank leaves the job; 0: with them.
+    pub early: u64,
     /// Time of a rank's step, at most.
     pub step_max: Time,
     /// The ranks offer each version that is a multiple of this.
@@ -277,6 +282,46 @@ fn domains(seed: u64, nodes: u32, levels: Levels) -> Vec<u32> {
     }
 }
 
+/// What goes wrong by chance, and how often.
+fn weights(random: &mut Sequence, seed: u64) -> Weights {
+    Weights {
+        agent: some(random, 10),
+        node: some(random, 6),
+        rank: some(random, 5),
+        partition: some(random, 5),
+        pause: some(random, 5),
+        damage: some(random, 3),
+        zombie: some(random, 4),
+        all: 0,
+        launcher: Sequence::new(seed, 0x6c61_756e).chance(300_000).into(),
+        several: 0,
+        twin: 2 * u32::from(Sequence::new(seed, 0x7477_696e).chance(200_000)),
+        domain: 0,
+        shared: 0,
+        server: 0,
+        memory: 0,
+        injection: injections(seed),
+    }
+}
+
+/// In a fifth of the histories what usually takes a moment takes long now and then.
+fn stretch(seed: u64) -> u32 {
+    let mut random = Sequence::new(seed, 0x7374_7265);
+    match random.chance(200_000) {
+        true => 1_000 + some(&mut random, 20_000),
+        false => 0,
+    }
+}
+
+/// In a sixth of the histories one rank leaves the job before the others.
+fn early(seed: u64) -> u64 {
+    let mut random = Sequence::new(seed, 0x6561_726c);
+    match random.chance(170_000) {
+        true => 1 + random.below(6),
+        false => 0,
+    }
+}
+
 /// In a quarter of the histories storage is slow now and then.
 fn slow(seed: u64) -> u32 {
     let mut random = Sequence::new(seed, 0x736c_6f77);
@@ -340,24 +385,7 @@ impl Options {
             refuse: some(&mut random, 20_000),
             sync_max: Time(100_000 + random.below(8_000_000)),
         };
-        let mut weights = Weights {
-            agent: some(&mut random, 10),
-            node: some(&mut random, 6),
-            rank: some(&mut random, 5),
-            partition: some(&mut random, 5),
-            pause: some(&mut random, 5),
-            damage: some(&mut random, 3),
-            zombie: some(&mut random, 4),
-            all: 0,
-            launcher: Sequence::new(seed, 0x6c61_756e).chance(300_000).into(),
-            several: 0,
-            twin: 2 * u32::from(Sequence::new(seed, 0x7477_696e).chance(200_000)),
-            domain: 0,
-            shared: 0,
-            server: 0,
-            memory: 0,
-            injection: injections(seed),
-        };
+        let mut weights = weights(&mut random, seed);
         // Of its own sequence, so that the rest of a seed's history stays as it was.
         let mut sparse = Sequence::new(seed, 0x7374_7269);
         let stride = match sparse.chance(300_000) {
@@ -390,6 +418,7 @@ impl Options {
             transfer_steps: 0,
             transfer_hangs: 0,
             slow: slow(seed),
+            stretch: stretch(seed),
             lasts: (Time::ZERO, Time::ZERO),
             sparse: 2,
             breaks: 300,
@@ -403,6 +432,7 @@ impl Options {
                 false => Time::from_secs(30),
             },
             late_restarts: last.below(4) as u32,
+            early: early(seed),
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
             forces: 0,

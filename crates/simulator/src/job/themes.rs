@@ -166,7 +166,7 @@ const fn capture(options: &mut Options) {
     (meetings.fills, meetings.fill_us) = (100_000, 300_000);
     (meetings.agent, meetings.node, meetings.rank) = (12, 0, 1);
     meetings.apart = Time::from_ms(400);
-    (options.forces, options.waits) = (3, 900_000);
+    (options.forces, options.waits, options.stretch) = (3, 900_000, 20_000);
     // What is left to its bound stands out.
     (options.commit_ms, options.faults.refuse, options.sparse) = (60_000, 0, 3);
 }
@@ -202,5 +202,6 @@ fn plain(options: &mut Options) {
     (options.scrub, options.waits, options.late) = (None, 0, 0);
     (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(18));
     (options.last, options.late_restarts) = (options.end, 0);
+    (options.stretch, options.early) = (0, 0);
     options.meetings = Meetings::default();
 }

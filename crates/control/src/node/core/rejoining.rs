@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use outlive_base::control_block::ControlWords;
-use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
 use outlive_base::{Incarnation, Rank, Version};
 use outlive_protocols::commit::{Command, Commit, Levels, Why};
@@ -223,14 +222,11 @@ impl<S: Shell> Core<S> {
         let recorded = machine.map_or(Levels::NONE, |it| it.decided_here(version, levels));
         let open = recorded.iter().fold(levels, Levels::without);
         let Some(round) = self.rounds.get_mut(&version) else {
-            if !self.may_have_no_rank() {
-                if open.uses(StoreKind::Shared) {
-                    self.resume_transfer(version, levels);
-                }
-                return;
-            }
             if open.is_empty() {
                 return;
+            }
+            if !self.may_have_no_rank() {
+                return self.resume_transfer(version, levels);
             }
             self.open_round(version, open);
             let known = levels.iter().collect();

@@ -143,7 +143,7 @@ impl<S: Shell> Core<S> {
     pub(super) fn resume_transfer(&mut self, version: Version, levels: Levels) {
         let source = self.open.incarnation();
         if !self.is_from_disk() || !levels.uses(StoreKind::Shared) {
-            return;
+            return self.levels_failed(version, levels, Why::Storage);
         }
         let own = self.own_part(source, version);
         let gone = match own {
