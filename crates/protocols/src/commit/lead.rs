@@ -176,6 +176,7 @@ impl Commit {
         let (deadline, retries, any) = (round.deadline, round.retries, round.any);
         let Some(max_called) = max_called else {
             self.rounds.remove(&version);
+            self.ended.add_unarmed(version);
             return self.say_all(cx, unarmed(version, Some(from)));
         };
         if retries >= cx.config.arm_retries_max {
@@ -282,7 +283,8 @@ impl Commit {
 
     fn on_captured(&mut self, cx: &C, from: Peer, version: Version) {
         let Some(round) = self.rounds.get_mut(&version) else {
-            if self.is_unarmed(cx, version) {
+            // An instance that was started anew knows of none.
+            if self.ended.unarmed.contains(&version) {
                 return self.say(cx, from, unarmed(version, None));
             }
             return self.answer_over(cx, from, version);

@@ -192,13 +192,23 @@ pub struct Commit {
 struct Ended {
     floor: Option<Version>,
     recent: BTreeSet<Version>,
+    /// Not over: this instance has said that they were not armed everywhere.
+    unarmed: BTreeSet<Version>,
     used: Option<Version>,
 }
 
 impl Ended {
     const RECENT_MAX: usize = 256;
 
+    fn add_unarmed(&mut self, version: Version) {
+        self.unarmed.insert(version);
+        if self.unarmed.len() > Self::RECENT_MAX {
+            self.unarmed.pop_first();
+        }
+    }
+
     fn add(&mut self, version: Version) {
+        self.unarmed.remove(&version);
         self.recent.insert(version);
         self.used = self.used.max(Some(version));
         if self.recent.len() > Self::RECENT_MAX {
