@@ -224,14 +224,18 @@ impl Lead {
         newest.max(opened).unwrap_or_default()
     }
 
-    /// A node of whose part of the newest committed version no copy is known.
+    /// A node of whose part of the newest committed version no copy is known; one that was lost
+    /// before others: an opening before this one may have let go of what the others had.
     fn first_missing(&self, config: &Config) -> Option<NodeId> {
         let committed = |it: &&Candidate| !it.levels.is_empty();
         let newest = self.candidates.values().rev().find(committed)?;
-        match &newest.copies {
-            Some(copies) => copies.first_missing(config.nodes).map(NodeId),
-            None => Some(NodeId(config.coordinator)),
-        }
+        let has = |node: &u32| newest.copies.as_ref().is_some_and(|it| it.contains(*node));
+        let lost = self.replaced.iter().find(|node| !has(node));
+        let missing = || match &newest.copies {
+            Some(copies) => copies.first_missing(config.nodes),
+            None => Some(config.coordinator),
+        };
+        lost.or_else(missing).map(NodeId)
     }
 
     /// True if versions were committed since the job last began anew, by whatever trace.

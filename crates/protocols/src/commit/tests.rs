@@ -442,6 +442,14 @@ fn rebuilt(node: &Node) -> Vec<u64> {
     node.events.iter().filter_map(version).collect()
 }
 
+fn refused(node: &Node) -> Vec<(Why, Option<NodeId>)> {
+    let refused = |event: &Event| match event {
+        Event::OpenFailed { why, culprit, .. } => Some((*why, *culprit)),
+        _ => None,
+    };
+    node.events.iter().filter_map(refused).collect()
+}
+
 /// A version of which a node's bytes are gone is chosen if the driver says that they can be
 /// made; else the next one.
 #[test]
@@ -470,6 +478,36 @@ fn what_parity_makes_good_is_chosen_by_the_drivers_word() {
             ok,
         });
         assert_eq!(rebuilt(&node), [if ok { 20 } else { 10 }]);
+    }
+}
+
+/// Nobody has a copy of the newest version any more, or one node has: an opening before this one
+/// has put an older version in its place. It is the lost node that is named.
+#[test]
+fn a_lost_node_is_named_before_those_that_let_go_of_their_copies() {
+    let (source, version, index) = (Incarnation(1), Version(20), 0);
+    let commit = MsgKind::ItemCommit {
+        index,
+        level: Level::DISK,
+        source,
+        version,
+        by: BALLOT,
+    };
+    let copy = MsgKind::ItemCopy {
+        index,
+        source,
+        version,
+        node: 1,
+    };
+    for known in [&[commit][..], &[commit, copy]] {
+        let mut node = opening(&[]);
+        for (index, item) in (0..).zip(known) {
+            node.hear_from(1, items::numbered(*item, index));
+        }
+        let index = known.len() as u16;
+        node.hear_from(1, MsgKind::ItemEnd { index });
+        node.hear_from(2, MsgKind::ItemEnd { index: 0 });
+        assert_eq!(refused(&node), [(Why::NothingUsable, Some(NodeId(2)))]);
     }
 }
 
@@ -618,18 +656,12 @@ fn an_older_version_than_may_lie_where_nobody_sees_is_not_taken() {
         }
         node
     };
-    let refused = |node: &Node, culprit| {
-        let refused = |event: &Event| match event {
-            Event::OpenFailed { why, culprit, .. } => Some((*why, *culprit)),
-            _ => None,
-        };
-        let found: Vec<_> = node.events.iter().filter_map(refused).collect();
-        found == [(Why::Unreadable, Some(NodeId(culprit)))]
-    };
+    let blinded =
+        |node: &Node, culprit| refused(node) == [(Why::Unreadable, Some(NodeId(culprit)))];
     let blind = MsgKind::ItemBlind { index: 0 };
     assert_eq!(rebuilt(&opened(&[])), [10], "it is not there");
     let node = opened(&[blind]);
-    assert!(refused(&node, 2) && rebuilt(&node).is_empty());
+    assert!(blinded(&node, 2) && rebuilt(&node).is_empty());
     // A copy elsewhere will do, if it is one.
     let mut node = opened(&[blind, copy(20, 2)]);
     assert_eq!(rebuilt(&node), [20]);
@@ -641,7 +673,7 @@ fn an_older_version_than_may_lie_where_nobody_sees_is_not_taken() {
             outcome: Rebuilding::Unusable,
         },
     );
-    assert!(refused(&node, 2) && rebuilt(&node) == [20]);
+    assert!(blinded(&node, 2) && rebuilt(&node) == [20]);
     // A node that has a copy and cannot be reached may be reached again.
     let mut node = opened(&[copy(20, 2)]);
     let (version, outcome) = (Version(20), Rebuilding::OutOfReach);
@@ -651,20 +683,12 @@ fn an_older_version_than_may_lie_where_nobody_sees_is_not_taken() {
         outcome,
     };
     node.hear_from(2, said);
-    let failed = |event: &Event| {
-        matches!(
-            event,
-            Event::OpenFailed {
-                why: Why::OutOfReach,
-                ..
-            }
-        )
-    };
-    assert!(node.events.iter().any(failed) && rebuilt(&node) == [20]);
+    let out_of_reach = [(Why::OutOfReach, Some(NodeId(2)))];
+    assert!(refused(&node) == out_of_reach && rebuilt(&node) == [20]);
     // Where the decisions may lie, nobody else sees for the coordinator.
     let mut inventory = own_copies();
     inventory.insert(0, Command::Blind);
     let mut node = opening(&inventory);
     they_answer(&mut node);
-    assert!(refused(&node, 0) && rebuilt(&node).is_empty());
+    assert!(blinded(&node, 0) && rebuilt(&node).is_empty());
 }
