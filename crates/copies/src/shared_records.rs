@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outlive_base::machine::Op;
 use outlive_base::{Code, Entity, Error, Incarnation, Result};
-use outlive_ledger::{GcPolicy, unfinished};
+use outlive_ledger::{GcPolicy, may_overlook, overlooked, unfinished};
 use outlive_vault::{Record, RecordStore, Vault};
 
 use crate::kept::Kept;
@@ -250,7 +250,8 @@ pub struct Unfinished {
 }
 
 /// Writes to shared storage what the agent before this one had recorded at its node alone, `own`,
-/// when it ended: what is found is taken for decided, and told.
+/// when it ended: what is found is taken for decided, and told. What stands there and is damaged here
+/// is found.
 ///
 /// # Errors
 /// Those of shared storage. What that lacks and does not take was told to nobody: it is left out of
@@ -261,15 +262,16 @@ pub fn finish_shared(
     own: &Vault,
     shared: &Vault,
 ) -> std::result::Result<(), Unfinished> {
-    if unfinished(found, &[]).is_empty() {
+    if !may_overlook(found) {
         return Ok(());
     }
-    let scan = shared.records().scan();
-    let unseen = |error: Error| Unfinished {
-        error,
-        unseen: true,
-    };
-    let there = scan.map_err(|error| unseen(error.into()))?.records;
+    let begun = !unfinished(found, &[]).is_empty();
+    let there = shared.records().scan().map_err(|error| Unfinished {
+        error: error.into(),
+        unseen: begun,
+    })?;
+    let there = there.records;
+    found.extend(overlooked(found, &there));
     let missing: Vec<Record> = unfinished(found, &there).into_iter().cloned().collect();
     for (at, record) in missing.iter().enumerate() {
         let Err(error) = persist_shared(shared, &mut Incarnation(0), record, true) else {
@@ -362,6 +364,30 @@ mod tests {
         assert_eq!(found, [commit(2), commit(5)]);
         let there = shared.records().scan().unwrap().records;
         assert!(there.contains(&commit(5)) && !there.contains(&commit(4)));
+    }
+
+    /// Of one version the node has the decision about another level alone: what stands there is
+    /// found, and nothing of a version that the node does not know.
+    #[test]
+    fn what_stands_there_and_is_damaged_here_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = Vault::create(&folder.path().join("node"), 7).unwrap();
+        let shared = Vault::create(&folder.path().join("shared"), 7).unwrap();
+        for version in 2..=4 {
+            persist_shared(&shared, &mut Incarnation(0), &commit(version), false).unwrap();
+        }
+        let mut elsewhere = commit(3);
+        match &mut elsewhere {
+            Record::Commit { level, .. } => *level = outlive_base::Level::DISK,
+            _ => unreachable!("it is a decision"),
+        }
+        let mut found = vec![commit(2), elsewhere.clone()];
+        finish_shared(&mut found, &own, &shared).unwrap();
+        assert_eq!(found, [commit(2), elsewhere.clone(), commit(3)]);
+        // Where nothing is known of that level, nothing is looked for.
+        let mut found = vec![elsewhere.clone()];
+        finish_shared(&mut found, &own, &shared).unwrap();
+        assert_eq!(found, [elsewhere]);
     }
 
     /// By the coordinator of this incarnation.

@@ -17,7 +17,7 @@ mod sealed;
 mod served;
 mod xor;
 
-pub use lineage::{Lineage, unfinished};
+pub use lineage::{Lineage, may_overlook, overlooked, unfinished};
 pub use of_job::OfJob;
 pub use ranks::RankList;
 pub use record::{

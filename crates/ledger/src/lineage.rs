@@ -4,7 +4,7 @@
 //! older incarnations captured after that version belongs to a past that did not
 //! happen. Invariant: a version is called void only on the word of a record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Incarnation, Version};
@@ -92,7 +92,44 @@ impl Lineage {
 /// yet in shared storage, `there`, when it ended: newer than all that stand there. They are to
 /// be written there before anything is said of them. Older ones were collected.
 pub fn unfinished<'r>(here: &'r [Record], there: &[Record]) -> Vec<&'r Record> {
-    let decided = |record: &Record| match *record {
+    let newest = there.iter().filter_map(decided_of_all).max();
+    let line = Lineage::new(here);
+    let missing = |record: &&Record| {
+        decided_of_all(record).is_some_and(|at| Some(at) > newest && !line.is_void(at.0, at.1))
+    };
+    here.iter().filter(missing).collect()
+}
+
+/// True if something is known here of a level that lies in shared storage: its decisions may stand
+/// there and be missing here.
+pub fn may_overlook(here: &[Record]) -> bool {
+    here.iter().any(|record| {
+        let level = match *record {
+            Record::Commit { level, .. } | Record::Prepared { level, .. } => Some(level),
+            _ => None,
+        };
+        level.is_some_and(|level| level.store() == StoreKind::Shared)
+    })
+}
+
+/// Decisions that stand in shared storage, `there`, about versions of which a node has records,
+/// `here`, without this one: that was damaged. Who asks for it is not to be told that it was never
+/// taken.
+pub fn overlooked(here: &[Record], there: &[Record]) -> Vec<Record> {
+    let known: BTreeSet<_> = here.iter().filter_map(Record::checkpoint).collect();
+    let decided: BTreeSet<_> = here.iter().filter_map(decided_of_all).collect();
+    let line = Lineage::new(here);
+    let lacks = |record: &&Record| {
+        decided_of_all(record).is_some_and(|at| {
+            known.contains(&at) && !decided.contains(&at) && !line.is_void(at.0, at.1)
+        })
+    };
+    there.iter().filter(lacks).cloned().collect()
+}
+
+/// Of which checkpoint a record decides that it stands in shared storage.
+fn decided_of_all(record: &Record) -> Option<(Incarnation, Version)> {
+    match *record {
         Record::Commit {
             incarnation,
             version,
@@ -100,13 +137,7 @@ pub fn unfinished<'r>(here: &'r [Record], there: &[Record]) -> Vec<&'r Record> {
             ..
         } if level.store() == StoreKind::Shared => Some((incarnation, version)),
         _ => None,
-    };
-    let newest = there.iter().filter_map(decided).max();
-    let line = Lineage::new(here);
-    let missing = |record: &&Record| {
-        decided(record).is_some_and(|at| Some(at) > newest && !line.is_void(at.0, at.1))
-    };
-    here.iter().filter(missing).collect()
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::{Ask, Link, PeerMessage, Staging};
 use outlive_control::node::{Hello, Input as NodeInput, Node, Ranks, Start};
 use outlive_control::orders::{AgentSpec, Fault, Notice, Opened, Step, decode, encode};
-use outlive_ledger::{Part, Record};
+use outlive_ledger::{Part, Record, overlooked, unfinished};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::shell::{Effect, Sim};
@@ -181,9 +181,10 @@ impl Job {
     fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) -> bool {
         let node = self.options.coordinator;
         if self.shared_is_hidden(node) {
-            return !outlive_ledger::unfinished(found, &[]).is_empty();
+            return !unfinished(found, &[]).is_empty();
         }
-        let missing = outlive_ledger::unfinished(found, &self.shared.records);
+        found.extend(overlooked(found, &self.shared.records));
+        let missing = unfinished(found, &self.shared.records);
         let mut refused = false;
         for record in missing.into_iter().cloned().collect::<Vec<_>>() {
             refused = refused || self.persist_shared(node, record.clone()).is_err();
