@@ -29,9 +29,9 @@ pub struct DoctorOptions {
     /// configuration]
     #[arg(long, value_name = "URL")]
     pub object_store: Option<String>,
-    /// Check all hosts of this file, or those of the Slurm allocation, and the ways between them
-    /// [default: from the configuration; else this machine alone]
-    #[arg(long, value_name = "FILE|slurm", help_heading = "Hosts")]
+    /// Check all hosts of this file, or those of the batch job of Slurm or PBS, and the ways between
+    /// them [default: from the configuration; else this machine alone]
+    #[arg(long, value_name = "FILE|slurm|pbs", help_heading = "Hosts")]
     pub hosts: Option<String>,
     /// With --hosts: directory on each of them for its own data [default: from the configuration]
     #[arg(long, value_name = "DIR", help_heading = "Hosts")]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, Ports, Result};
 use outlive_launch::hosts::address::Subnet;
 use outlive_launch::hosts::hostfile::{HostFile, SSH};
+use outlive_launch::hosts::pbs::{self, Pbs};
 use outlive_launch::hosts::slurm::{self, Slurm};
 use outlive_launch::hosts::source::Source;
 
@@ -22,6 +23,7 @@ pub fn source(config: &Config, hosts: &str) -> Result<Box<dyn Source>> {
     };
     Ok(match hosts {
         slurm::NAME => Box::new(Slurm::of_this_job().map_err(blamed("hosts"))?),
+        pbs::NAME => Box::new(Pbs::of_this_job(shell).map_err(blamed("hosts"))?),
         file => match HostFile::load(Path::new(file), shell) {
             Ok(source) => Box::new(source),
             Err(error) if error.code() == Code::InvalidArgument => {
@@ -36,7 +38,7 @@ pub fn source(config: &Config, hosts: &str) -> Result<Box<dyn Source>> {
                         file.chars().take(60).collect::<String>(),
                         error.reason()
                     ),
-                    "give a file that names a host on each line, or slurm",
+                    "give a file that names a host on each line, or slurm, or pbs",
                 );
                 return Err(config.blame("hosts", &refused));
             }

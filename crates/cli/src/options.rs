@@ -26,9 +26,9 @@ pub struct Settings {
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,
-    /// Hosts of this file are the nodes, one on each line as for mpirun; slurm: those of the
-    /// allocation. The last ones are spares
-    #[arg(long, value_name = "FILE|slurm")]
+    /// Hosts of this file are the nodes, one on each line as for mpirun; slurm, pbs: those of the
+    /// batch job. The last ones are spares
+    #[arg(long, value_name = "FILE|slurm|pbs")]
     pub hosts: Option<String>,
     /// With --hosts: the command that runs another on a host, which follows it
     #[arg(long, value_name = "COMMAND", hide_short_help = true)]

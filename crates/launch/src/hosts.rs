@@ -16,6 +16,7 @@ mod homes;
 pub mod hostfile;
 mod install;
 mod line;
+pub mod pbs;
 mod place;
 pub mod preflight;
 pub mod serve;

@@ -34,7 +34,14 @@ impl HostFile {
     /// [`Code::InvalidArgument`] with the line; those of reading the file.
     pub fn load(path: &Path, shell: &str) -> Result<HostFile> {
         let text = input::read_text(path, input::TEXT_BYTES_MAX)?;
-        let hosts = parse(&text, path)?;
+        HostFile::of(parse(&text, path)?, shell)
+    }
+
+    /// These hosts, reached by `shell`.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] if one is no host, or `shell` names no program.
+    pub fn of(hosts: Vec<Host>, shell: &str) -> Result<HostFile> {
         source::check(&hosts, "hosts")?;
         let shell: Vec<String> = shell.split_whitespace().map(str::to_owned).collect();
         if shell.is_empty() {

@@ -1,5 +1,5 @@
 //! Where machines come from, and how a process is started on one: a file of hosts and a
-//! remote shell, or the allocation of a Slurm job. A new launcher is another file like
+//! remote shell, or the hosts of a job of Slurm or PBS. A new launcher is another file like
 //! this one's siblings, and a row in `outlive run`'s option `--hosts`.
 
 use std::ffi::OsString;
