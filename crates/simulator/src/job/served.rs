@@ -92,9 +92,9 @@ impl Job {
         for &owner in &members {
             let there = self.at(owner);
             let own = self.home(there).storage.own.get(&key).cloned();
-            if let Some(own) = &own {
-                self.stored(level, key, owner, &own.bare());
-            }
+            // Of a node without ranks nothing is read: it may be lost, and with it its container.
+            let bare = own.as_ref().map(|own| own.bare()).unwrap_or_default();
+            self.stored(level, key, owner, &bare);
             // A fault may have taken the container, or the node, since.
             let sound = own.is_some_and(|own| own.is_good());
             if !sound || self.at(node) != who {
