@@ -5,6 +5,7 @@ built for PBS (Open MPI's is), and starts ranks by ssh.
 """
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,14 @@ def test_a_host_of_the_job_that_is_gone_is_replaced(cluster: Cluster, library: s
     output = cluster.dir / "field"
     options = ["--hosts", "pbs", "--every", 20, "--dead-timeout", "4s"]
     words = ["--", "mpirun", "-n", RANKS, program, *SHAPE, STEPS, output, "--sleep-us", 8000]
-    run = cluster.start(*options, *words, **variables(cluster, path))
-    early = cluster.wait_for(run, "version 80 stable on partner")
-    cluster.machines.power_off("n2")
-    report, text = cluster.end(run)
+    # Open MPI names its files by process numbers, which are the same in each such room, and leaves
+    # them where a machine is switched off: not where another room may look.
+    with tempfile.TemporaryDirectory(prefix="pbs-") as scratch:
+        more = variables(cluster, path) | {"TMPDIR": scratch}
+        run = cluster.start(*options, *words, **more)
+        early = cluster.wait_for(run, "version 80 stable on partner")
+        cluster.machines.power_off("n2")
+        report, text = cluster.end(run)
     assert report["restarts"] == 1 and "rebuilt from partner" in text, early + text
     reference = cluster.dir / "reference"
     alone = [MPICH / "mpirun", "-n", "1", HEAT2D, *SHAPE, STEPS, reference]

@@ -115,7 +115,10 @@ class Run:
                 environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            spec = next(e for e in environ if e.startswith(b"OUTLIVE_AGENT_SPEC="))
+            # One that begins or ends just now shows no environment.
+            spec = next((e for e in environ if e.startswith(b"OUTLIVE_AGENT_SPEC=")), None)
+            if spec is None:
+                continue
             found[json.loads(spec.split(b"=", 1)[1])["node"]] = pid
         return found
 
