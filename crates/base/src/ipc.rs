@@ -56,7 +56,7 @@ pub enum ToAgent {
         data_bytes: u64,
         /// How long the program was blocked.
         blocked_ns: u64,
-        /// True after Force.
+        /// The program forces this version, armed or not.
         forced: bool,
     },
     /// A version was entered and could not be captured. No answer.

@@ -103,12 +103,17 @@ impl<R: Clone + PartialEq> Disk<R> {
     }
 
     /// What a reader finds whose checksums hold, in the order of writing.
-    pub fn replay(&self) -> Vec<R> {
-        let durable = self
-            .records
+    pub fn readable(&self) -> impl Iterator<Item = &R> + Clone {
+        let durable = |(_, state): &&(R, State)| matches!(state, State::Durable);
+        self.records
             .iter()
-            .filter(|(_, state)| matches!(state, State::Durable));
-        durable.map(|(record, _)| record.clone()).collect()
+            .filter(durable)
+            .map(|(record, _)| record)
+    }
+
+    /// The same, to keep.
+    pub fn replay(&self) -> Vec<R> {
+        self.readable().cloned().collect()
     }
 }
 

@@ -94,9 +94,8 @@ fn forcing(options: &mut Options) {
     calm(options);
     options.forces = 2 + options.stride % 8;
     options.peace = true;
-    // No bound of a commit passes because a rank takes its time. Nor does one of an arming, because
-    // a rank waits for an upload that takes long: open, see docs/design/node.md.
-    (options.step_max, options.commit_ms, options.stretch) = (Time::from_ms(20), 20_000, 0);
+    // No bound of a commit passes because a rank takes its time.
+    (options.step_max, options.commit_ms) = (Time::from_ms(20), 20_000);
     (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(10));
     options.last = options.end;
 }

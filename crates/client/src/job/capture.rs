@@ -73,8 +73,7 @@ impl Job {
         sources: impl FnOnce() -> Result<Vec<Source>>,
     ) -> Result<Outcome> {
         let start = Instant::now();
-        let forced = armed.is_none();
-        if forced {
+        if armed.is_none() {
             self.control.claim(version);
         }
         // A panic while the state is walked must not leave the slot entered.
@@ -101,7 +100,7 @@ impl Job {
                     table_bytes: filled.table_bytes,
                     data_bytes: filled.data_bytes,
                     blocked_ns,
-                    forced,
+                    forced: self.control.forced() == Some(version),
                 });
                 Ok(Outcome::Taken)
             }

@@ -94,6 +94,10 @@ pub(super) struct Round {
     /// last of them or when this time has come, so that their records share their syncs.
     written: Vec<Level>,
     pub written_until: Option<Time>,
+    /// What the commit machine was told to be prepared.
+    prepared: Levels,
+    /// A rank has captured it because its program forces it, armed or not.
+    forced: bool,
     /// Where its copy at `shared` comes from.
     pub through: Through,
     /// A rank's slot for it was lent to a forced version before it.

@@ -154,9 +154,7 @@ impl Scrub {
     /// What has just become stable was read back when it was written.
     fn take_written<S: Shell>(&mut self, core: &Core<S>, version: Version) {
         let now = core.now();
-        let written =
-            |copy: &CopyId| (copy.id.incarnation, copy.id.version) == (core.incarnation(), version);
-        for (copy, _) in kept(core).into_iter().filter(|(copy, _)| written(copy)) {
+        for (copy, _) in kept_of(core, core.incarnation(), version) {
             self.copies.entry(copy).or_insert(Known {
                 since: now,
                 read: Some(now),

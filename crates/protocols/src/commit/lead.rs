@@ -232,8 +232,11 @@ impl Commit {
         if let Some(round) = self.rounds.get_mut(&version) {
             // An arming that a forced call overtakes is armed here by that call.
             round.armed.insert(from);
-            let levels = round.levels;
-            self.say(cx, from, MsgKind::Go { version, levels });
+            let (levels, goes) = (round.levels, round.phase != Phase::Arming);
+            // Whoever has heard that it goes ends it no more by the word that it was not armed.
+            if goes {
+                self.say(cx, from, MsgKind::Go { version, levels });
+            }
             self.go_if_armed(cx, version);
         }
     }
@@ -291,8 +294,7 @@ impl Commit {
         };
         round.armed.insert(from);
         let (again, levels) = (!round.captured.insert(from), round.levels);
-        // Not while some are still to be armed: whoever has heard that it goes ends it no more by the
-        // word that it was not armed.
+        // Not while some are still to be armed, as in `on_forced`.
         if again && round.phase != Phase::Arming {
             self.say(cx, from, MsgKind::Go { version, levels });
             self.answer_levels(cx, from, version);
@@ -659,8 +661,14 @@ impl Commit {
         };
         match round.phase {
             Phase::Arming => {
+                // Whoever forces it comes to it later than the policy wanted: that is no reason to
+                // have given it up.
                 let missing = round.armed.first_missing(nodes);
-                self.abort(cx, version, None, Why::Timeout, missing);
+                self.rounds.remove(&version);
+                self.ended.add_unarmed(version);
+                let culprit = missing.map(NodeId);
+                self.out.event(Event::Unready { version, culprit });
+                self.say_all(cx, unarmed(version, missing));
             }
             Phase::Capturing => {
                 let missing = round.captured.first_missing(nodes);

@@ -59,6 +59,8 @@ pub(super) struct Local {
     /// The driver of this life knows the version (not only the log does).
     told: bool,
     failed: Option<Why>,
+    /// Written before it was known whether the version goes.
+    ready: Levels,
     steps: Steps,
     /// Say it again.
     again: Backoff,
@@ -88,6 +90,7 @@ impl Local {
             captured: false,
             told: false,
             failed: None,
+            ready: Levels::NONE,
             steps: Steps::default(),
             again: Backoff::patient(cx.now, cx.config.resend),
             // Twice the coordinator's bounds: it decides first if it can.
@@ -242,6 +245,18 @@ impl Commit {
         self.tell_ended(version);
         self.seen = self.seen.max(Some(version));
         self.say_state(cx, version);
+        self.prepare_ready(cx, version);
+    }
+
+    /// The version goes: what was written before is prepared.
+    fn prepare_ready(&mut self, cx: &C, version: Version) {
+        let local = self.locals.get_mut(&version);
+        let ready = local.map_or(Levels::NONE, |local| {
+            core::mem::replace(&mut local.ready, Levels::NONE)
+        });
+        for level in ready.iter() {
+            self.prepare(cx, version, level);
+        }
     }
 
     fn prepare(&mut self, cx: &C, version: Version, level: Level) {
@@ -255,6 +270,12 @@ impl Commit {
         };
         let asked = local.partial || local.levels.contains(level);
         if local.steps.of(level) != Step::Idle || !asked {
+            return;
+        }
+        // What is prepared can be ended, and not forgotten: whoever forces a version that was not
+        // armed everywhere would find it given up.
+        if !(local.known || local.forced || local.partial) {
+            local.ready = local.ready.with(level);
             return;
         }
         *local.steps.at(level) = Step::Preparing;
@@ -384,6 +405,7 @@ impl Commit {
         if news {
             self.say_state(cx, version);
         }
+        self.prepare_ready(cx, version);
         // What was decided before it was known that there are no more levels.
         self.leave_if_over(cx, version);
     }

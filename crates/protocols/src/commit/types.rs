@@ -320,6 +320,14 @@ pub enum Event {
         /// The node that is dead, if that is why.
         culprit: Option<NodeId>,
     },
+    /// A version was not armed everywhere within its bound: it is not taken, unless it is forced
+    /// (coordinator only).
+    Unready {
+        /// The version.
+        version: Version,
+        /// A node that has not said that it is armed.
+        culprit: Option<NodeId>,
+    },
     /// All nodes have captured (coordinator only).
     AllCaptured {
         /// The version.

@@ -14,8 +14,8 @@ pub enum Why {
     Rearmed,
     /// No staging memory or no slot.
     NoRoom,
-    /// No room for it at a node when it was to be armed: who forces it begins it, or has begun it by a
-    /// capture.
+    /// A node had no room for it when it was to be armed, or was not ready within the bound: who forces
+    /// it begins it, or has begun it by a capture.
     Unarmed,
     /// A rank ended.
     RankLost,

@@ -613,7 +613,7 @@ impl Job {
             table_bytes: 0,
             data_bytes: 8,
             blocked_ns: 1,
-            forced: false,
+            forced: block.forced() == Some(version),
         };
         self.notify_agent(rank, epoch, captured);
         if !self.waits_for(rank, epoch, version) {

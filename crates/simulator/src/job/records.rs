@@ -86,7 +86,7 @@ impl Job {
     /// A record has become durable; then it goes to the shared directory, if it belongs there too.
     fn durable(&mut self, who: Process, op: Op, shared: bool) -> Result<()> {
         let records = &mut self.home(who).storage.records;
-        let before = if shared { records.replay() } else { Vec::new() };
+        let again = shared && records.is(op, |it| records.readable().any(|known| known == it));
         let Some(record) = records.sync(op) else {
             return Ok(());
         };
@@ -97,7 +97,7 @@ impl Job {
         let node = self.home(who).node;
         let there = self.persist_shared(node, record.clone());
         // A decision that was reported nowhere is taken back.
-        if there.is_err() && !before.contains(&record) {
+        if there.is_err() && !again {
             self.takes_back(who, &record);
         }
         there

@@ -59,9 +59,9 @@ impl Tombs {
     }
 
     /// The versions whose records go, for their copies are long gone.
-    pub fn forget(
+    pub fn forget<'r>(
         &mut self,
-        records: &[Record],
+        records: impl Iterator<Item = &'r Record> + Clone,
         present: impl Iterator<Item = Key>,
         policy: &GcPolicy,
     ) -> BTreeSet<Checkpoint> {

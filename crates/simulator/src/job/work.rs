@@ -19,7 +19,7 @@ use outlive_protocols::commit::Planted;
 
 use super::checker::CopyAt;
 use super::node::{JOB_HASH, Process};
-use super::storage::Container;
+use super::storage::{Container, Storage};
 use super::strikes::Stage;
 use super::*;
 
@@ -519,8 +519,7 @@ impl Job {
         let storage = &self.homes[who as usize].storage;
         let own = storage.own.keys().map(|&key| (key, node));
         let all = own.chain(storage.partner.keys().copied()).chain(shared);
-        let records = storage.records.replay();
-        let readable = records.iter().chain(there);
+        let readable = storage.records.readable().chain(there);
         let parities = storage.parity.keys();
         let parities = parities.map(|(key, level)| (*key, *level));
         let parities = parities.chain(self.served_by(node).map(|(key, level, _)| (key, level)));
@@ -557,8 +556,8 @@ impl Job {
         // What cannot be removed there stays; the node's own goes.
         let node = self.home(who).node;
         let shared = shared && !self.shared_is_hidden(node);
-        let records = self.home(who).storage.records.replay();
-        let rules = Rules::new(records.iter(), policy);
+        let records = &self.homes[who as usize].storage.records;
+        let rules = Rules::new(records.readable(), policy);
         let may = |key: &Key, level| rules.may_go((Incarnation(key.0), Version(key.1)), level);
         self.collect_served(who, &rules);
         let mut gone: Vec<(Key, u32, Level)> = Vec::new();
@@ -613,7 +612,8 @@ impl Job {
         let parity = storage.parity.keys().map(|(key, _)| *key);
         let kept = storage.partner.keys().map(|(key, _)| *key);
         let present = own.chain(kept).chain(parity);
-        let forgotten = storage.tombs.forget(&records, present, policy);
+        let Storage { records, tombs, .. } = storage;
+        let forgotten = tombs.forget(records.readable(), present, policy);
         let gone = |record: &Record| {
             record
                 .checkpoint()
@@ -621,9 +621,9 @@ impl Job {
         };
         storage.records.remove(gone);
         if shared {
-            let records = self.shared.records.clone();
-            let present = self.shared.containers.keys().map(|(key, _)| *key);
-            let gone = self.shared.tombs.forget(&records, present, policy);
+            let shared = &mut self.shared;
+            let present = shared.containers.keys().map(|(key, _)| *key);
+            let gone = shared.tombs.forget(shared.records.iter(), present, policy);
             let gone = |record: &Record| record.checkpoint().is_some_and(|it| gone.contains(&it));
             self.shared.records.retain(|record| !gone(record));
         }

@@ -305,6 +305,16 @@ impl<S: Shell> Core<S> {
                     self.news(News::Declined);
                 }
             }
+            E::Unready { version, culprit } => {
+                tracing::info!(version = version.0, ?culprit, "not armed in time");
+                self.warn(Error::new(
+                    Code::CommitAborted,
+                    culprit.map_or(Entity::Version(version.0), |it| Entity::Node(it.0)),
+                    "was not ready for a checkpoint within its bound: that version was skipped",
+                    "raise --arm-timeout where ranks wait for slow storage; look at the node \
+                     otherwise",
+                ));
+            }
             E::RejoinLate { culprit, .. } => self.warn(Error::new(
                 Code::AgentTimeout,
                 culprit.map_or(Entity::Job(self.spec.job.to_string()), |it| {

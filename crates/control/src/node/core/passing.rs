@@ -219,14 +219,20 @@ impl<S: Shell> Core<S> {
 
     /// A rank has captured `version` into the slot that was armed for `armed`, which it
     /// leaves out: all ranks offer the same, so all will capture this one.
-    pub(super) fn captured_past(&mut self, rank: Rank, armed: Version, version: Version) {
+    pub(super) fn captured_past(
+        &mut self,
+        rank: Rank,
+        armed: Version,
+        version: Version,
+        said: bool,
+    ) {
         let live = self.rounds.get(&armed).filter(|round| !round.void);
         let levels = live.map(|round| round.levels);
         let block = self.ranks.get(rank).and_then(|entry| entry.block());
         let aborted = block.and_then(ControlWords::aborted);
         // What is forced begins by itself, also if what was armed has ended since.
         let is_new = !self.rounds.contains_key(&version);
-        self.begin_forced(rank, version);
+        self.begin_forced(rank, version, said);
         if let Some(levels) = levels
             && aborted != Some(version)
             && !self.rounds.contains_key(&version)
@@ -242,13 +248,19 @@ impl<S: Shell> Core<S> {
 
     /// A rank has captured what it forces: the version begins by that, as elsewhere where nothing was
     /// armed, at all levels; also if its own arming was withdrawn while the rank was inside. What
-    /// has ended for good is not begun: the coordinator says so, or it is known here.
-    pub(super) fn begin_forced(&mut self, rank: Rank, version: Version) {
+    /// has ended for good is not begun: the coordinator says so, or it is known here. `said`: by the
+    /// rank, with its capture.
+    pub(super) fn begin_forced(&mut self, rank: Rank, version: Version, said: bool) {
         let block = self.ranks.get(rank).and_then(|entry| entry.block());
-        let forced = block.and_then(ControlWords::forced) == Some(version);
+        // Its block may name the next one already.
+        let forced = said || block.and_then(ControlWords::forced) == Some(version);
         let aborted = block.and_then(ControlWords::aborted) == Some(version);
-        if forced && !aborted && !self.rounds.contains_key(&version) {
-            self.begin_captured(version, self.all_levels());
+        if !forced || aborted {
+            return;
+        }
+        match self.rounds.get_mut(&version) {
+            Some(round) => round.forced = true,
+            None => self.begin_captured(version, self.all_levels()),
         }
     }
 
@@ -256,9 +268,11 @@ impl<S: Shell> Core<S> {
     /// that. False if there is none. What other ranks are armed for stays, for they force it as well.
     pub(super) fn begin_again(&mut self, version: Version) -> bool {
         let (source, all) = (self.open.incarnation(), self.all_levels());
+        // It may force the next one already.
+        let before = self.rounds.get(&version).is_some_and(|round| round.forced);
         let captured = |entry: &RankEntry<S>| {
-            let forced = entry.block().and_then(ControlWords::forced);
-            forced == Some(version) && entry.slot_with(source, version).is_some()
+            let forced = entry.block().and_then(ControlWords::forced) == Some(version);
+            (forced || before) && entry.slot_with(source, version).is_some()
         };
         if !self.ranks.iter().any(captured) {
             return false;
@@ -270,12 +284,15 @@ impl<S: Shell> Core<S> {
         if !round.flushing {
             round.levels = all;
         }
-        let (levels, told) = (round.levels, round.told);
+        let (levels, told, prepared) = (round.levels, round.told, round.prepared);
         let known = levels.iter().collect();
         self.line.levels.insert((source, version), known);
         self.command(Command::Force { version, levels });
         if told {
             self.command(Command::Captured { version });
+            for level in prepared.iter() {
+                self.command(Command::Prepared { version, level });
+            }
             self.write_told(version);
         }
         true

@@ -58,6 +58,8 @@ impl<S: Shell> Core<S> {
                 flushing: false,
                 written: Vec::new(),
                 written_until: None,
+                prepared: Levels::NONE,
+                forced: false,
                 through: Through::Slots,
                 made_way: false,
                 again: None,
@@ -263,6 +265,7 @@ impl<S: Shell> Core<S> {
         slot: u32,
         generation: u32,
         blocked_ns: u64,
+        forced: bool,
     ) {
         self.fail_point("capture:taken");
         let source = self.open.incarnation();
@@ -283,7 +286,7 @@ impl<S: Shell> Core<S> {
             let _ = block.disarm();
         }
         if let (Some(armed), Ok(Some(_))) = (armed, &taken) {
-            self.captured_past(rank, armed, version);
+            self.captured_past(rank, armed, version, forced);
         }
         let bytes = match taken {
             Ok(Some(bytes)) => bytes,
@@ -298,7 +301,7 @@ impl<S: Shell> Core<S> {
             }
         };
         self.drop_routed(version, rank);
-        self.begin_forced(rank, version);
+        self.begin_forced(rank, version, forced);
         let Some(round) = self.rounds.get_mut(&version) else {
             // Aborted long ago: the slot is free again.
             if let Some(entry) = self.ranks.get_mut(rank)
@@ -585,6 +588,13 @@ impl<S: Shell> Core<S> {
     }
 
     pub(super) fn prepared(&mut self, version: Version, level: Level) {
+        if let Some(round) = self.rounds.get_mut(&version) {
+            // What is void here may have begun again elsewhere, with other bytes.
+            if round.void {
+                return;
+            }
+            round.prepared = round.prepared.with(level);
+        }
         self.fail_point("flush:prepared");
         self.command(Command::Prepared { version, level });
     }

@@ -58,9 +58,10 @@ impl<S: Shell> Core<S> {
                 slot,
                 generation,
                 blocked_ns,
+                forced,
                 ..
             } => {
-                self.on_captured(rank, version, slot, generation, blocked_ns);
+                self.on_captured(rank, version, slot, generation, blocked_ns, forced);
             }
             ToAgent::Failed { version, code } => self.on_failed(rank, version, code),
             ToAgent::Restore => self.give_restore(rank, sequence),

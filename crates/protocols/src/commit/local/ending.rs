@@ -37,15 +37,17 @@ impl Commit {
         self.end_version(cx, version, why, culprit, false);
     }
 
-    /// What is forced here the coordinator hears of or has heard of since: its answer to that counts,
-    /// and so does what it said of the round later. A version that was never armed everywhere is
+    /// What is forced here the coordinator is told of again, for it may have heard of it while the
+    /// version was being armed: its answer to that counts, and so does what it said of the round later. A version that was never armed everywhere is
     /// forgotten, so that it can be forced: by whoever captured it while it was armed here, at once.
     /// Where some of it is written already it is given up for good, as by any other word of its end.
     fn on_unarmed(&mut self, cx: &C, version: Version, culprit: Option<NodeId>) {
-        let unknown = |local: &&Local| !local.forced && !local.known;
-        let Some(local) = self.locals.get(&version).filter(unknown) else {
+        let Some(local) = self.locals.get(&version).filter(|local| !local.known) else {
             return;
         };
+        if local.forced {
+            return self.say_state(cx, version);
+        }
         if local.steps.any(|step| step != Step::Idle) {
             return self.end_version(cx, version, Why::NoRoom, culprit, false);
         }

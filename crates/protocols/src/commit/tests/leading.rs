@@ -130,21 +130,32 @@ fn who_captures_before_all_are_armed_is_not_told_that_it_goes() {
     assert!(node.said.iter().any(ends), "{:?}", node.said);
 }
 
-/// Some of it is written here already when it turns out that it was not armed everywhere: it has ended,
-/// for good.
+/// It is written here before all are armed: it is prepared when it goes, so that it can be forgotten, and
+/// begun again by whoever forces it, if not all are.
 #[test]
-fn what_is_prepared_ends_for_good_if_it_was_not_armed_everywhere() {
+fn what_is_written_before_all_are_armed_is_not_prepared() {
     let (version, level) = (VERSION, Level::DISK);
     let levels = Levels::NONE.with(level);
-    let mut node = Node::new();
-    node.hear(MsgKind::Arm { version, levels });
-    node.told(Command::Armed {
-        version,
-        ok: true,
-        max_called: None,
-    });
-    node.told(Command::Captured { version });
-    node.told(Command::Prepared { version, level });
+    let written = || {
+        let mut node = Node::new();
+        node.hear(MsgKind::Arm { version, levels });
+        node.told(Command::Armed {
+            version,
+            ok: true,
+            max_called: None,
+        });
+        node.told(Command::Captured { version });
+        node.told(Command::Prepared { version, level });
+        assert!(node.open.is_empty(), "{:?}", node.open);
+        node
+    };
+    let prepared = MsgKind::Prepared { version, level };
+    let mut node = written();
+    node.hear(MsgKind::Go { version, levels });
+    node.all_durable();
+    assert!(node.said.contains(&prepared), "{:?}", node.said);
+
+    let mut node = written();
     node.hear(MsgKind::Abort {
         version,
         level: None,
@@ -155,7 +166,13 @@ fn what_is_prepared_ends_for_good_if_it_was_not_armed_everywhere() {
     node.said.clear();
     node.told(Command::Force { version, levels });
     let forced = MsgKind::Forced { version, levels };
-    assert!(!node.said.contains(&forced), "{:?}", node.said);
+    assert_eq!(node.said, [forced]);
+    node.hear(MsgKind::Go { version, levels });
+    assert!(node.open.is_empty(), "written by another capture, perhaps");
+    node.told(Command::Captured { version });
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    assert!(node.said.contains(&prepared), "{:?}", node.said);
 }
 
 /// The same at a node that leads nothing: what it has begun does not end by a word that is late.
@@ -202,4 +219,68 @@ fn what_is_forced_does_not_end_because_it_was_not_armed_before() {
     assert!(node.said.contains(&captured), "{:?}", node.said);
     node.hear(unarmed);
     assert_eq!(node.aborted(), [None], "not again");
+}
+
+/// A node is not ready within the bound, for its ranks wait for slow storage. Whoever comes to that
+/// version later, and forces it, begins it.
+#[test]
+fn what_was_not_armed_in_time_can_be_forced() {
+    let (mut node, version) = (Node::coordinator(), VERSION);
+    let (levels, at_least, any) = (node.config.levels, version, true);
+    node.told(Command::Want {
+        at_least,
+        levels,
+        any,
+    });
+    node.told(Command::Armed {
+        version,
+        ok: true,
+        max_called: None,
+    });
+    node.wait_in_vain();
+    let culprit = Some(NodeId(1));
+    let unready = Event::Unready { version, culprit };
+    assert!(node.events.contains(&unready), "{:?}", node.events);
+    assert_eq!(node.aborted(), [None]);
+    node.said.clear();
+    node.hear_from(1, MsgKind::Forced { version, levels });
+    let go = MsgKind::Go { version, levels };
+    assert!(node.said.contains(&go), "{:?}", node.said);
+    assert!(node.events.contains(&Event::Join { version, levels }));
+}
+
+/// One has forced it before the bound has passed: it is not told that it goes, and goes on by itself
+/// when it hears that not all were armed.
+#[test]
+fn what_is_forced_while_it_is_armed_begins_anew_when_the_bound_has_passed() {
+    let (mut node, version) = (Node::coordinator(), VERSION);
+    let (levels, at_least, any) = (node.config.levels, version, true);
+    let (forced, go) = (
+        MsgKind::Forced { version, levels },
+        MsgKind::Go { version, levels },
+    );
+    node.told(Command::Want {
+        at_least,
+        levels,
+        any,
+    });
+    node.hear_from(1, forced);
+    assert!(!node.said.contains(&go), "{:?}", node.said);
+    node.wait_in_vain();
+    assert_eq!(node.aborted(), [None]);
+    node.hear_from(1, forced);
+    assert!(node.said.contains(&go), "{:?}", node.said);
+
+    let mut node = Node::new();
+    node.hear(MsgKind::Arm { version, levels });
+    node.told(Command::Force { version, levels });
+    node.said.clear();
+    node.hear(MsgKind::Abort {
+        version,
+        level: None,
+        why: Why::Unarmed,
+        culprit: LEADER,
+    });
+    assert_eq!(node.said, [forced]);
+    assert_eq!(node.aborted(), []);
 }

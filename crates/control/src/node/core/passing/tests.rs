@@ -235,10 +235,10 @@ fn what_a_program_wrote_over_is_no_fault_of_ours() {
     theirs.begin_fill(Version(8), 0);
     theirs.finish(1);
     agent.open_round(version, Levels::NONE.with(Level::DISK));
-    agent.on_captured(rank, version, 0, generation, 1);
+    agent.on_captured(rank, version, 0, generation, 1, false);
     let warned = |agent: &Node<Still>| agent.shown.warnings();
     assert_eq!(warned(&agent).len(), 1, "{:?}", warned(&agent));
-    agent.on_captured(rank, version, 9, generation, 1);
+    agent.on_captured(rank, version, 9, generation, 1, false);
     let all = warned(&agent);
     let mut codes = all.iter().map(|error| error.code());
     assert!(codes.all(|code| code == Code::SharedMemory), "{all:?}");

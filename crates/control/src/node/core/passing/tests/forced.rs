@@ -336,7 +336,7 @@ fn what_is_forced_past_an_armed_version_goes_to_all_levels() {
             agent.on_aborted(Version(16), None, Why::Unarmed, None);
             assert_eq!(program.aborted(), None, "it may be forced");
         }
-        agent.captured_past(Rank(0), Version(16), version);
+        agent.captured_past(Rank(0), Version(16), version, false);
         let levels = agent.rounds.get(&version).map(|round| round.levels);
         assert_eq!(levels, Some(Levels::NONE.with(Level::SHARED)), "{ended}");
     }
@@ -356,7 +356,7 @@ fn captures(agent: &Node<Still>, program: &PlainBlock, version: Version) -> ToAg
         table_bytes: 0,
         data_bytes: 8,
         blocked_ns: 1,
-        forced: true,
+        forced: program.forced() == Some(version),
     }
 }
 
@@ -379,6 +379,8 @@ fn what_a_rank_forces_and_captured_while_it_was_armed_is_not_given_back() {
         assert!(program.enter(version, None).is_some());
         if said_before {
             let captured = captures(&agent, &program, version);
+            // By then it forces the next one.
+            program.announce(Version(19));
             agent.on_said(1, 0, captured);
             agent.on_aborted(version, None, Why::Unarmed, None);
         } else {
