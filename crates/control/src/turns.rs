@@ -243,9 +243,9 @@ impl Service {
     }
 
     /// The connection to a job is gone. It does not hold up others; it may come back.
-    pub fn gone(&mut self, now: Time, id: JobId) {
+    pub fn gone(&mut self, id: JobId) {
         self.free(id);
-        self.turns.paused(now.as_secs(), id);
+        self.turns.lost(id);
     }
 
     /// Ends what has lasted too long.
@@ -360,7 +360,7 @@ mod tests {
         // Its connection ends.
         let mut service = two();
         assert_eq!(offer(&mut service, 22_000, A), accepted);
-        service.gone(Time::from_ms(22_500), A);
+        service.gone(A);
         assert_eq!(offer(&mut service, 22_600, B), accepted);
         // It is only silent: its turn ends, and then it is forgotten.
         let mut service = two();

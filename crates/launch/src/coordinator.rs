@@ -171,7 +171,7 @@ fn hear(service: &mut Service, endpoint: &Endpoint, now: Time, event: Event) {
             }
             Err(error) => tracing::warn!(%error, ?from, "not understood"),
         },
-        Event::Down { peer, .. } => service.gone(now, u64::from(peer.peer.0)),
+        Event::Down { peer, .. } => service.gone(u64::from(peer.peer.0)),
         Event::Refused { addr, error } => tracing::warn!(%addr, %error, "refused"),
         Event::Up { .. } | Event::Stream { .. } => {}
     }

@@ -9,12 +9,24 @@
 //! optimisation problem). For a given order that is a weighted isotonic regression, solved by
 //! pooling adjacent violators; orders are improved by exchanging neighbours.
 //!
+//! A job that has failed reads its version, and a write that goes on meanwhile makes both
+//! longer: all nodes of both jobs stand still. So no write is begun while a job that has just
+//! failed is likely to read ([`READING`]): a job that is put off goes on computing, and loses
+//! little by it.
+//!
+//! Where one write lasts longer than another job's whole interval, not to overlap is wrong: what
+//! the other loses while it waits is more than what both lose by a brief write beside a long one. So
+//! a write begins beside others where that is cheaper than to wait, and the writes that are brief
+//! beside the longest are not ordered among the others.
+//!
 //! Where all writes together take more than the storage can give, the intervals are those of
 //! Herault et al. ([`crate::methods::herault`]): the multiplier of the constraint makes every
 //! write dearer.
 //!
-//! Invariants: what is planned does not overlap beyond the storage's bandwidth; a job that has
-//! waited [`PATIENCE`] of its interval goes before all that have not, so that none starves;
+//! Invariants: what is planned does not overlap beyond the storage's bandwidth, but for writes that
+//! lose more by waiting; a job that has
+//! waited [`PATIENCE`] of its interval goes before all that have not, and waits for no reader,
+//! so that none starves, not even beside a job that fails again and again;
 //! no answer blocks a job: it computes on, and by its own interval when nobody answers.
 
 use std::collections::BTreeMap;
@@ -72,8 +84,10 @@ pub trait Turns {
     fn join(&mut self, at: f64, job: JobId, size: Size) -> Result<(), Refused>;
     /// A job has ended.
     fn leave(&mut self, job: JobId);
-    /// A job has failed and does not compute.
+    /// A job has failed and does not compute; it will read its version.
     fn paused(&mut self, at: f64, job: JobId);
+    /// Nothing is heard of a job: nobody waits for it until it joins or is resumed.
+    fn lost(&mut self, job: JobId);
     /// It computes again, from its newest version.
     fn resumed(&mut self, at: f64, job: JobId);
     /// A job begins to write.
@@ -90,6 +104,10 @@ pub trait Turns {
 pub const JOBS_MAX: usize = 4_096;
 /// So much of its interval may a job wait before it goes first.
 pub const PATIENCE: f64 = 1.0;
+/// A job that has failed is supposed to read for so many times what it writes, from its failure
+/// on. When it reads is not known, only that it has failed and that it computes again; longer
+/// than this no write waits for it. More gains nothing: what is held up is one write.
+const READING: f64 = 2.0;
 /// So many of the next writes are ordered.
 const AHEAD: usize = 6;
 /// Times that differ by less are the same.
@@ -110,7 +128,22 @@ struct Entry {
     /// From when on its computing would be lost.
     since: f64,
     writing: Option<f64>,
-    paused: bool,
+    /// Since when it is down.
+    paused: Option<f64>,
+    /// Its write is so short beside the longest that it waits for none of those ([`brief`]).
+    brief: bool,
+}
+
+impl Entry {
+    /// Until when it is supposed to read, if it has failed.
+    fn reads_until(&self) -> Option<f64> {
+        self.paused.map(|since| since + READING * self.cost.mean())
+    }
+
+    /// It has waited longer than it should.
+    fn late(&self, at: f64) -> bool {
+        at > self.since + (1.0 + PATIENCE) * self.period
+    }
 }
 
 /// Jobs on one store.
@@ -140,7 +173,8 @@ impl Table {
             period: f64::INFINITY,
             since: at,
             writing: None,
-            paused: false,
+            paused: None,
+            brief: false,
         };
         self.jobs.insert(job, entry);
         Ok(())
@@ -152,12 +186,19 @@ impl Table {
         }
     }
 
-    fn paused(&mut self, job: JobId) {
-        self.with(job, |entry| (entry.paused, entry.writing) = (true, None));
+    fn paused(&mut self, at: f64, job: JobId) {
+        self.with(job, |entry| {
+            (entry.paused, entry.writing) = (Some(at), None)
+        });
+    }
+
+    fn lost(&mut self, job: JobId) {
+        // Down for so long that it reads no more.
+        self.paused(f64::NEG_INFINITY, job);
     }
 
     fn resumed(&mut self, at: f64, job: JobId) {
-        self.with(job, |entry| (entry.paused, entry.since) = (false, at));
+        self.with(job, |entry| (entry.paused, entry.since) = (None, at));
     }
 
     fn ended(&mut self, at: f64, job: JobId) {
@@ -172,7 +213,8 @@ impl Table {
     /// Jobs that compute, with the time at which each wants to write.
     fn wanted(&self) -> impl Iterator<Item = (JobId, f64, &Entry)> {
         let computing = self.jobs.iter();
-        let computing = computing.filter(|(_, entry)| !entry.paused && entry.writing.is_none());
+        let computing =
+            computing.filter(|(_, entry)| entry.paused.is_none() && entry.writing.is_none());
         computing.map(|(&job, entry)| (job, entry.since + entry.period, entry))
     }
 }
@@ -212,8 +254,10 @@ pub fn periods(jobs: &[Size]) -> (Vec<f64>, f64) {
     (periods.collect(), lambda)
 }
 
-/// The storage is not planned to be busier: restarts read from it too.
-const LOAD_MAX: f64 = 0.95;
+/// The storage is not planned to be busier. Reads of restarts are not counted: while a job is
+/// down it does not write either, and intervals that leave time for all reads lose more computing
+/// than they save (`docs/measured/plan.md`).
+const LOAD_MAX: f64 = 1.0;
 
 /// Each job by itself, at the interval that Daly gives for a write that has the storage alone.
 #[derive(Clone, Default, Debug)]
@@ -235,8 +279,11 @@ impl Turns for Uncoordinated {
     fn leave(&mut self, job: JobId) {
         self.0.jobs.remove(&job);
     }
-    fn paused(&mut self, _at: f64, job: JobId) {
-        self.0.paused(job);
+    fn paused(&mut self, at: f64, job: JobId) {
+        self.0.paused(at, job);
+    }
+    fn lost(&mut self, job: JobId) {
+        self.0.lost(job);
     }
     fn resumed(&mut self, at: f64, job: JobId) {
         self.0.resumed(at, job);
@@ -291,9 +338,14 @@ impl Coordinator {
         };
         let sizes: Vec<Size> = self.table.jobs.values().map(now).collect();
         let (periods, _) = periods(&sizes);
-        let entries = self.table.jobs.values_mut().zip(sizes);
-        for ((entry, size), period) in entries.zip(periods) {
+        let entries = self.table.jobs.values_mut();
+        let longest = sizes
+            .iter()
+            .copied()
+            .max_by(|a, b| a.write.total_cmp(&b.write));
+        for (entry, (size, period)) in entries.zip(sizes.iter().zip(periods)) {
             (entry.period, entry.planned) = (period, size.write);
+            entry.brief = longest.is_some_and(|longest| brief(size, &longest));
         }
     }
 
@@ -304,9 +356,12 @@ impl Coordinator {
             target,
             length: entry.cost.mean() * entry.size.share,
             weight: entry.size.nodes / entry.size.mtbf,
-            first: at > target + PATIENCE * entry.period,
+            first: entry.late(at),
         };
-        let mut slots: Vec<Planned> = self.table.wanted().map(slot).collect();
+        // Those that are brief go when they are due: to order the others around them would put
+        // off a long write by one brief one after the other, for each alone is the less evil.
+        let wanted = self.table.wanted().filter(|wanted| !wanted.2.brief);
+        let mut slots: Vec<Planned> = wanted.map(slot).collect();
         slots.sort_by(|a, b| b.first.cmp(&a.first).then(a.target.total_cmp(&b.target)));
         slots.truncate(AHEAD);
         let (mut best, mut starts) = placed(&slots, free);
@@ -326,20 +381,83 @@ impl Coordinator {
                 }
             }
         }
-        slots.iter().map(|slot| slot.job).zip(starts).collect()
+        let brief = self.table.wanted().filter(|wanted| wanted.2.brief);
+        let brief = brief.map(|(job, target, _)| (job, target.max(free)));
+        let slots = slots.iter().map(|slot| slot.job).zip(starts);
+        let mut found: Vec<(JobId, f64)> = brief.chain(slots).collect();
+        found.sort_by(|a, b| a.1.total_cmp(&b.1));
+        found
     }
 
-    /// The part of the bandwidth that is in use, and when the first of its users ends.
-    fn load(&self, at: f64) -> (f64, f64) {
-        let mut load = 0.0;
-        let mut ends = f64::INFINITY;
+    /// A write that is due while others have the storage until `free`, and so short beside them
+    /// that it costs less to begin it at its target, beside them, than to wait.
+    ///
+    /// Beside k others of N nodes, a write of n nodes that takes C alone takes about C for each of
+    /// them longer, and each of them C: C (k n + N) node-seconds. To wait for d costs n d^2 / (2 mu).
+    fn joins(&self, entry: &Entry, load: &Load, free: f64) -> bool {
+        let wait = (free - entry.since - entry.period).max(0.0);
+        let nodes = entry.size.nodes;
+        let waiting = 0.5 * nodes / entry.size.mtbf * wait * wait;
+        waiting > entry.cost.mean() * (load.users * nodes + load.nodes)
+    }
+
+    /// What uses the storage.
+    fn load(&self, at: f64) -> Load {
+        let mut load = Load {
+            writes: 0.0,
+            written: f64::INFINITY,
+            reads: 0.0,
+            read: f64::INFINITY,
+            users: 0.0,
+            nodes: 0.0,
+        };
         for entry in self.table.jobs.values() {
             if let Some(begun) = entry.writing {
-                load += entry.size.share;
-                ends = ends.min((begun + entry.cost.mean()).max(at));
+                load.writes += entry.size.share;
+                load.users += 1.0;
+                load.nodes += entry.size.nodes;
+                load.written = load.written.min((begun + entry.cost.mean()).max(at));
+            }
+            if let Some(until) = entry.reads_until().filter(|&until| at < until) {
+                load.reads += entry.size.share;
+                load.users += 1.0;
+                load.nodes += entry.size.nodes;
+                load.read = load.read.min(until);
             }
         }
-        (load, ends)
+        load
+    }
+}
+
+/// A write for which it costs more to wait for another than to be done beside it: as in
+/// [`Coordinator::joins`], for the whole of the other.
+fn brief(one: &Size, other: &Size) -> bool {
+    let waiting = 0.5 * one.nodes / one.mtbf * other.write * other.write;
+    waiting > one.write * (one.nodes + other.nodes)
+}
+
+/// What uses the storage: the parts of the bandwidth, and when the first of its users ends.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    writes: f64,
+    written: f64,
+    reads: f64,
+    read: f64,
+    /// How many they are, and their nodes.
+    users: f64,
+    nodes: f64,
+}
+
+impl Load {
+    /// Until when a write of this share must wait; none: there is room. A job that is late waits
+    /// for no reader.
+    fn full_until(&self, share: f64, late: bool) -> Option<f64> {
+        let room = 1.0 - share + SAME;
+        match self.writes > room {
+            true => Some(self.written),
+            false if late || self.writes + self.reads <= room => None,
+            false => Some(self.read.min(self.written)),
+        }
     }
 }
 
@@ -385,8 +503,11 @@ impl Turns for Coordinator {
         self.stale = true;
         self.table.jobs.remove(&job);
     }
-    fn paused(&mut self, _at: f64, job: JobId) {
-        self.table.paused(job);
+    fn paused(&mut self, at: f64, job: JobId) {
+        self.table.paused(at, job);
+    }
+    fn lost(&mut self, job: JobId) {
+        self.table.lost(job);
     }
     fn resumed(&mut self, at: f64, job: JobId) {
         self.table.resumed(at, job);
@@ -404,9 +525,17 @@ impl Turns for Coordinator {
         let Some(entry) = self.table.jobs.get(&job) else {
             return Answer::Deny(Refused::Unknown);
         };
-        let (load, ends) = self.load(at);
-        let room = load + entry.size.share <= 1.0 + SAME;
-        let free = if room { at } else { ends };
+        let load = self.load(at);
+        let full = load.full_until(entry.size.share, entry.late(at));
+        if full.is_some_and(|free| self.joins(entry, &load, free)) {
+            let due = entry.since + entry.period;
+            return match due <= at + SAME {
+                true => Answer::Accept,
+                false => Answer::Later { at: due },
+            };
+        }
+        let room = full.is_none();
+        let free = full.unwrap_or(at);
         let planned = self.planned(at, free);
         // Beyond those that are ordered: after them.
         let last = planned.last().map_or(at, |last| last.1);
@@ -421,13 +550,27 @@ impl Turns for Coordinator {
     }
     fn next(&mut self, at: f64) -> Option<(JobId, f64)> {
         self.refresh();
-        let (load, _) = self.load(at);
-        if load >= 1.0 - SAME {
-            return None;
+        let load = self.load(at);
+        let beside = || {
+            let due = self.table.wanted().filter(|(_, _, entry)| {
+                let full = load.full_until(entry.size.share, entry.late(at));
+                full.is_some_and(|free| self.joins(entry, &load, free))
+            });
+            let first = due.min_by(|a, b| a.1.total_cmp(&b.1))?;
+            Some((first.0, first.1.max(at)))
+        };
+        if load.writes >= 1.0 - SAME {
+            return beside();
         }
         let (job, start) = self.planned(at, at).into_iter().next()?;
-        let share = self.table.jobs.get(&job)?.size.share;
-        (load + share <= 1.0 + SAME).then_some((job, start.max(at)))
+        let entry = self.table.jobs.get(&job)?;
+        let next = match load.full_until(entry.size.share, entry.late(at)) {
+            None => return Some((job, start.max(at))),
+            // A write says that it has ended, and then it is asked again; a reader may not.
+            Some(until) => (until < load.written).then_some((job, start.max(until))),
+        };
+        let both = next.into_iter().chain(beside());
+        both.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
 

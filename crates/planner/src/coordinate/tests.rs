@@ -23,8 +23,8 @@ fn slot(job: JobId, target: f64, length: f64, weight: f64) -> Planned {
 }
 
 /// Where storage is no constraint the intervals are the best of each job alone; where it is,
-/// they are those of Herault et al. (who do not count the write itself as part of the cycle,
-/// nor keep a part of the storage free: the loads are compared).
+/// they are those of Herault et al. (who do not count the write itself as part of the cycle:
+/// the loads are compared).
 #[test]
 fn intervals_are_what_the_storage_can_serve() {
     let calm = [size(100.0, 1e5, 10.0), size(50.0, 2e5, 5.0)];
@@ -199,6 +199,113 @@ fn none_starves() {
         }
     }
     assert!(served >= 28, "{served}");
+}
+
+/// While a job that has failed reads, no write is begun beside it: until it computes again, at most
+/// for so long as it is supposed to read, and none waits for a job that was lost or if it is late.
+#[test]
+fn writes_wait_for_those_who_read() {
+    let of = size(100.0, 1e5, 100.0);
+    let period = periods(&[of, of]).0[0];
+    let made = || {
+        let mut turns = Coordinator::default();
+        turns.join(0.0, 1, of).expect("good");
+        turns.join(0.0, 2, of).expect("good");
+        turns
+    };
+    let due = period + 300.0;
+    let mut turns = made();
+    turns.paused(due - 50.0, 2);
+    let until = due - 50.0 + READING * 100.0;
+    let Answer::Later { at } = turns.offer(due, 1) else {
+        panic!("beside one who reads");
+    };
+    assert!((at - until).abs() < 1e-6, "{at}, not {until}");
+    assert_eq!(turns.next(due), Some((1, at)));
+    assert_eq!(turns.offer(at, 1), Answer::Accept);
+    // It computes before that: nothing is to be waited for.
+    turns.resumed(due + 10.0, 2);
+    assert_eq!(turns.offer(due + 10.0, 1), Answer::Accept);
+    let mut turns = made();
+    turns.paused(due - 50.0, 2);
+    turns.lost(2);
+    assert_eq!(turns.offer(due, 1), Answer::Accept);
+    // It has waited a whole interval, and the other fails again and again.
+    let mut turns = made();
+    let late = (1.0 + PATIENCE) * period + 1.0;
+    turns.paused(late - 1.0, 2);
+    assert_eq!(turns.offer(late, 1), Answer::Accept);
+    assert_eq!(turns.next(late), Some((1, late)));
+    // A writer that takes longer than it should leaves no room, whatever is said of it.
+    let mut turns = made();
+    turns.began(period, 2);
+    turns.paused(period + 400.0, 1);
+    turns.resumed(period + 410.0, 1);
+    let later = 2.0 * period + 500.0;
+    assert_eq!(turns.next(later), None);
+    assert_eq!(turns.offer(later, 1), Answer::Later { at: later });
+}
+
+/// A job whose writes are brief, beside two whose writes last longer than its interval: it writes
+/// when it is due, beside them, and does not put them off by one brief write after the other.
+#[test]
+fn a_brief_write_does_not_wait_for_a_long_one_nor_puts_it_off() {
+    let jobs = [
+        size(2_318.0, 15_910.0, 5.0),
+        size(674.0, 54_719.0, 2_493.0),
+        size(674.0, 54_719.0, 1_616.0),
+    ];
+    let (periods, _) = periods(&jobs);
+    assert!(periods[0] < 0.2 * jobs[1].write, "{periods:?}");
+    let mut turns = Coordinator::default();
+    for (job, &size) in jobs.iter().enumerate() {
+        turns.join(0.0, job as u64, size).expect("good");
+    }
+    // When what each writes ends, when it ended, and how often it wrote.
+    let (mut ends, mut ended, mut writes) = ([f64::INFINITY; 3], [0.0; 3], [0_u32; 3]);
+    let (mut now, mut beside, last) = (0.0, 0, 50.0 * periods[1]);
+    while now < last {
+        let (over, end) = (0..3)
+            .map(|job| (job, ends[job]))
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+            .expect("three");
+        match turns.next(now).filter(|next| next.1 < end) {
+            Some((job, at)) => {
+                let one = job as usize;
+                now = at;
+                assert_eq!(turns.offer(now, job), Answer::Accept);
+                // To wait costs no more than to write beside the largest of the others.
+                let Size {
+                    nodes, mtbf, write, ..
+                } = jobs[one];
+                let dear = (2.0 * mtbf * write * (nodes + 2_318.0) / nodes).sqrt();
+                let waited = now - ended[one];
+                assert!(
+                    waited > 0.5 * periods[one] && waited < periods[one] + dear,
+                    "{one}: {waited}"
+                );
+                beside += u32::from(ends.iter().any(|end| end.is_finite()));
+                assert!(
+                    one == 0 || ends[1].min(ends[2]).is_infinite(),
+                    "two long ones"
+                );
+                turns.began(now, job);
+                ends[one] = now + jobs[one].write;
+            }
+            None => {
+                now = end;
+                turns.ended(now, over as u64);
+                (ends[over], ended[over]) = (f64::INFINITY, now);
+                writes[over] += 1;
+            }
+        }
+    }
+    for (writes, (period, job)) in writes.iter().zip(periods.iter().zip(&jobs)) {
+        let most = last / (period + job.write);
+        let share = f64::from(*writes) / most;
+        assert!((0.85..1.15).contains(&share), "{writes} of {most}");
+    }
+    assert!(beside > 10, "{beside}");
 }
 
 #[test]
