@@ -206,8 +206,12 @@ pub struct Rates {
     counted: f64,
 }
 
-/// Shares are known as from so many times the failures of the rates' prior.
-const SHARES: f64 = 4.0;
+/// Shares are known as from so many times the failures of the rates' prior: guesses are mostly
+/// wrong by one factor, of the machine's age or of its size, and less in what fails more often.
+const SHARES: f64 = 20.0;
+/// The odds of the two models before anything is seen, as a logarithm: e^2 to 1 for the common
+/// rate, of which a failure of any kind says something.
+const ODDS: f64 = -2.0;
 /// What is older by one failure counts so much less.
 const ODDS_FADE: f64 = 0.97;
 
@@ -228,7 +232,7 @@ impl Rates {
             own: priors.iter().copied().map(Rate::new).collect(),
             all: Rate::new(all),
             shares: priors.iter().map(share).collect(),
-            odds: 0.0,
+            odds: ODDS,
             counted: 0.0,
         }
     }
