@@ -219,7 +219,7 @@ impl Service {
             }
             Turn::Later { at: when } => {
                 self.counts.later += 1;
-                let after_ms = ((when - at).max(0.0) * 1e3).min(MS_MAX as f64) as u64;
+                let after_ms = ((when - at).max(0.0) * 1e3).ceil().min(MS_MAX as f64) as u64;
                 Answer::Later { sequence, after_ms }
             }
             Turn::Deny(refused) => {
@@ -371,11 +371,28 @@ mod tests {
         assert_eq!(service.counts().expired, 1);
         service.on(Time::from_ms(53_000), B, Ask::Alive);
         assert_eq!((service.jobs().count(), service.counts().lost), (1, 1));
-        // It fails.
-        let mut service = two();
-        assert_eq!(offer(&mut service, 22_000, A), accepted);
-        service.on(Time::from_ms(22_500), A, Ask::Paused);
-        assert_eq!(offer(&mut service, 22_600, B), accepted);
+    }
+
+    /// It reads its version, alone if the other can wait: until it computes, or for twice as long as it
+    /// writes.
+    #[test]
+    fn a_holder_that_has_failed_is_waited_for_while_it_reads() {
+        let accepted = Some(Answer::Accept { sequence: 7 });
+        for resumes in [true, false] {
+            let mut service = two();
+            assert_eq!(offer(&mut service, 22_000, A), accepted);
+            service.on(Time::from_ms(22_500), A, Ask::Paused);
+            let Some(Answer::Later { after_ms, .. }) = offer(&mut service, 22_600, B) else {
+                panic!("beside one who reads");
+            };
+            assert!((500..4_000).contains(&after_ms), "{after_ms}");
+            let mut at = 22_600 + after_ms;
+            if resumes {
+                at = 23_000;
+                service.on(Time::from_ms(at), A, Ask::Resumed);
+            }
+            assert_eq!(offer(&mut service, at, B), accepted, "{resumes}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub struct TurnsOptions {
     /// Random mixes of jobs, beside those of the literature
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=100_000))]
     mixes: u64,
-    /// Only the random mix of this number
+    /// Only the random mix of this number [default: the first of them]
     #[arg(long, value_name = "NUMBER", conflicts_with = "mixes")]
     mix: Option<u64>,
     /// Runs of each mix, with and without a coordinator
@@ -25,7 +25,7 @@ pub struct TurnsOptions {
     /// Of the mixes, the queues and the failures
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Of the queues and the failures, if others than those of `--seed` are wanted for its mixes
+    /// Of the queues and the failures, if others are wanted for the same mixes [default: the seed]
     #[arg(long, value_name = "N")]
     failures: Option<u64>,
     /// Print JSON
