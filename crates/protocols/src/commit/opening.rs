@@ -7,7 +7,7 @@
 //! after all others have it, so a coordinator that has the record knows that all
 //! have.
 
-use super::items::{FORWARD_MAX, numbered};
+use super::items::{FORWARD_MAX, end, numbered};
 use super::*;
 
 /// How far this node's part has come.
@@ -304,9 +304,7 @@ impl Commit {
         let Some(items) = &self.items else { return };
         let kind = match items.get(usize::from(index)) {
             Some(item) => numbered(*item, index),
-            None => MsgKind::ItemEnd {
-                index: u16::try_from(items.len()).unwrap_or(ITEMS_MAX),
-            },
+            None => end(items),
         };
         self.say(cx, from, kind);
     }

@@ -6,7 +6,7 @@
 //! first; one that any node cannot rebuild is not asked for again; ranks start
 //! only after the record is durable on all nodes.
 
-use super::items::{FORWARD_MAX, numbered};
+use super::items::{FORWARD_MAX, Heard, numbered};
 use super::*;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,8 +67,8 @@ pub(super) struct Lead {
     /// Nodes that could not read the storage that all share.
     blind: NodeSet,
     stage: Stage,
-    /// Next item of each node.
-    next: Vec<u16>,
+    /// What was heard of each node's list.
+    heard: Vec<Heard>,
     answered: NodeSet,
     lines: BTreeMap<Incarnation, (Incarnation, Version)>,
     candidates: BTreeMap<(Incarnation, Version), Candidate>,
@@ -96,7 +96,7 @@ impl Lead {
             trace,
             blind: NodeSet::new(cx.config.nodes),
             stage: Stage::Waiting,
-            next: vec![0; cx.config.nodes as usize],
+            heard: vec![Heard::default(); cx.config.nodes as usize],
             answered: NodeSet::new(cx.config.nodes),
             lines: BTreeMap::new(),
             candidates: BTreeMap::new(),
@@ -129,7 +129,7 @@ impl Lead {
         match self.stage {
             Stage::Waiting | Stage::Planning { .. } => None,
             Stage::Fetching => Some(MsgKind::Fetch {
-                index: self.next.get(node as usize).copied().unwrap_or(0),
+                index: self.heard.get(node as usize).map_or(0, |it| it.next),
             }),
             Stage::Rebuilding {
                 source,
@@ -419,7 +419,7 @@ impl Commit {
             | MsgKind::ItemIncarnation { index, .. }
             | MsgKind::ItemTrace { index, .. }
             | MsgKind::ItemBlind { index } => self.on_item(cx, from, index, kind),
-            MsgKind::ItemEnd { index } => self.on_end(cx, from, index),
+            MsgKind::ItemEnd { index, digest } => self.on_end(cx, from, (index, digest)),
             MsgKind::Rebuilt {
                 source,
                 version,
@@ -439,13 +439,13 @@ impl Commit {
 
     fn on_item(&mut self, cx: &C, from: Peer, index: u16, item: MsgKind) {
         let Some(lead) = self.leading() else { return };
-        let Some(next) = lead.next.get_mut(from as usize) else {
+        let Some(heard) = lead.heard.get_mut(from as usize) else {
             return;
         };
-        if lead.stage != Stage::Fetching || *next != index {
+        if lead.stage != Stage::Fetching || heard.next != index {
             return;
         }
-        *next += 1;
+        heard.take(&item);
         lead.take(cx, from, item);
         // Progress: a lost item is asked for soon, and the bound starts anew.
         lead.again = Backoff::new(cx.now, cx.config.resend);
@@ -457,10 +457,22 @@ impl Commit {
         self.say(cx, from, MsgKind::Fetch { index: index + 1 });
     }
 
-    fn on_end(&mut self, cx: &C, from: Peer, index: u16) {
+    /// Its agent may have been started anew meanwhile, with another list: what was heard is then the
+    /// beginning of one and the end of the other, and what stands in neither would count as lost.
+    /// All of it is asked for again. What the first list said still counts: what is gone cannot be
+    /// rebuilt.
+    fn on_end(&mut self, cx: &C, from: Peer, (index, digest): (u16, u64)) {
         let Some(lead) = self.leading() else { return };
-        if lead.stage != Stage::Fetching || lead.next.get(from as usize) != Some(&index) {
+        let Some(heard) = lead.heard.get_mut(from as usize) else {
             return;
+        };
+        if lead.stage != Stage::Fetching || heard.next < index {
+            return;
+        }
+        if (heard.next, heard.digest()) != (index, digest) {
+            *heard = Heard::default();
+            lead.answered.remove(from);
+            return self.say(cx, from, MsgKind::Fetch { index: 0 });
         }
         lead.answered.insert(from);
         if !lead.answered.is_full(cx.config.nodes) {

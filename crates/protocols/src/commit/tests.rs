@@ -89,7 +89,7 @@ impl Node {
         node.me = LEADER;
         node.restart();
         node.all_durable();
-        node.hear_from(1, MsgKind::ItemEnd { index: 0 });
+        node.hear_from(1, items::end(&[]));
         assert!(node.commit.running(), "{:?}", node.said);
         node
     }
@@ -415,8 +415,8 @@ fn they_answer(node: &mut Node) {
     for item in items {
         node.hear_from(1, item);
     }
-    node.hear_from(1, MsgKind::ItemEnd { index: 6 });
-    node.hear_from(2, MsgKind::ItemEnd { index: 0 });
+    node.hear_from(1, items::end(&items));
+    node.hear_from(2, items::end(&[]));
 }
 
 fn own_copies() -> Vec<Command> {
@@ -504,9 +504,8 @@ fn a_lost_node_is_named_before_those_that_let_go_of_their_copies() {
         for (index, item) in (0..).zip(known) {
             node.hear_from(1, items::numbered(*item, index));
         }
-        let index = known.len() as u16;
-        node.hear_from(1, MsgKind::ItemEnd { index });
-        node.hear_from(2, MsgKind::ItemEnd { index: 0 });
+        node.hear_from(1, items::end(known));
+        node.hear_from(2, items::end(&[]));
         assert_eq!(refused(&node), [(Why::NothingUsable, Some(NodeId(2)))]);
     }
 }
@@ -564,7 +563,7 @@ fn a_commit_whose_record_was_collected_is_not_asked_for_again() {
         source: BALLOT.incarnation,
         version,
     });
-    node.hear_from(1, MsgKind::ItemEnd { index: 0 });
+    node.hear_from(1, items::end(&[]));
     node.hear_from(1, MsgKind::CommitAck { version, level });
     assert!(node.events.contains(&Event::Stable { version, level }));
 }
@@ -587,7 +586,7 @@ fn a_decision_that_may_not_stand_in_shared_storage_is_stable_when_it_is_written_
     node.restart();
     node.told(Command::Doubt);
     node.all_durable();
-    node.hear_from(1, MsgKind::ItemEnd { index: 0 });
+    node.hear_from(1, items::end(&[]));
     node.hear_from(1, MsgKind::CommitAck { version, level });
     let stable = Event::Stable { version, level };
     assert!(!node.events.contains(&stable), "told of what may be lost");
@@ -651,8 +650,7 @@ fn an_older_version_than_may_lie_where_nobody_sees_is_not_taken() {
             for (index, item) in (0..).zip(items) {
                 node.hear_from(from, items::numbered(*item, index));
             }
-            let index = items.len() as u16;
-            node.hear_from(from, MsgKind::ItemEnd { index });
+            node.hear_from(from, items::end(items));
         }
         node
     };

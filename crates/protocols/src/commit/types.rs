@@ -602,8 +602,8 @@ pub enum MsgKind {
     ItemTrace { index: u16, number: Incarnation },
     /// P: the storage that all nodes share could not be read here.
     ItemBlind { index: u16 },
-    /// P: the inventory has `index` items.
-    ItemEnd { index: u16 },
+    /// P: the inventory has `index` items, of this digest.
+    ItemEnd { index: u16, digest: u64 },
     /// C: rebuild this version.
     Rebuild {
         source: Incarnation,

@@ -284,3 +284,38 @@ fn what_is_forced_while_it_is_armed_begins_anew_when_the_bound_has_passed() {
     assert_eq!(node.said, [forced]);
     assert_eq!(node.aborted(), []);
 }
+
+/// A node's agent is started anew while its list is being asked for, and has another one: what stands in
+/// neither part that was heard would count as lost.
+#[test]
+fn a_list_that_is_another_one_half_way_is_asked_for_again() {
+    let (source, mut node) = (Incarnation(1), opening(&[]));
+    let copy = |version: u64| MsgKind::ItemCopy {
+        index: 0,
+        source,
+        version: Version(version),
+        node: 1,
+    };
+    let (before, after) = ([copy(10), copy(20)], [copy(30), copy(10), copy(20)]);
+    let fetches = |node: &Node, from: u16| {
+        let last = node.said.iter().rev();
+        let mut asked = last.filter(|kind| matches!(kind, MsgKind::Fetch { .. }));
+        asked.next() == Some(&MsgKind::Fetch { index: from })
+    };
+    node.hear_from(1, items::numbered(before[0], 0));
+    for (index, item) in (1..).zip(&after[1..]) {
+        node.hear_from(1, items::numbered(*item, index));
+    }
+    node.hear_from(1, items::end(&after));
+    assert!(fetches(&node, 0), "{:?}", node.said);
+    // A shorter one than what was heard: nothing would come any more.
+    node.hear_from(1, items::numbered(after[0], 0));
+    node.hear_from(1, items::end(&[]));
+    assert!(fetches(&node, 0), "{:?}", node.said);
+    for (index, item) in (0..).zip(&after) {
+        node.hear_from(1, items::numbered(*item, index));
+    }
+    // A word of the list before it that is late.
+    node.hear_from(1, items::end(&[after[0], after[1], after[2], copy(40)]));
+    assert!(fetches(&node, 3), "{:?}", node.said);
+}
