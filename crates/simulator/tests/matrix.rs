@@ -368,7 +368,9 @@ fn each_cell_ends_with_the_right_bytes_or_its_cause() {
     let missed: usize = told.missed.values().sum();
     assert!(missed * 20 <= told.taken, "{:?}", told.missed);
     assert!(told.refused * 50 > told.taken, "{} refused", told.refused);
-    assert!(told.opened * 3 > told.taken, "{} opened", told.opened);
+    // Two of five, of all. A sample has less than a third of its cells once in 25 times.
+    let share = if rounds.is_some() { 3 } else { 5 };
+    assert!(told.opened * share > told.taken, "{} opened", told.opened);
 }
 
 /// Nodes that think that no group survives the loss of two members.
