@@ -11,7 +11,7 @@
 //!
 //! A job that has failed reads its version, and a write that goes on meanwhile makes both
 //! longer: all nodes of both jobs stand still. So no write is begun while a job that has just
-//! failed is likely to read ([`READING`]): a job that is put off goes on computing, and loses
+//! failed is likely to read (`READING`): a job that is put off goes on computing, and loses
 //! little by it.
 //!
 //! Where one write lasts longer than another job's whole interval, not to overlap is wrong: what
