@@ -55,7 +55,10 @@ fn orders() {
         Order::CheckpointNow {
             levels: vec![Level::DISK, Level::rs(4, 2).unwrap()],
         },
-        Order::Members((0..4).map(member).collect()),
+        Order::Members {
+            revision: 3,
+            changed: (0..4).map(member).collect(),
+        },
         Order::Status,
     ];
     let notices = [

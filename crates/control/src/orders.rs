@@ -174,6 +174,8 @@ pub struct Member {
 /// Everything an agent must know of the job; sent again when the membership changes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobConfig {
+    /// How often the members had changed in this run of the launcher.
+    pub revision: u64,
     /// All slots, ascending. Shared, for it goes to each of them.
     pub members: Arc<[Member]>,
     /// Levels in use, ascending.
@@ -201,10 +203,10 @@ impl JobConfig {
         self.members.get(at.ok()?)
     }
 
-    /// The same with these members in the place of those of their slots. Of slots that it does
-    /// not have nothing is taken.
+    /// The same at a later revision, with these members in the place of those of their slots. Of
+    /// slots that it does not have nothing is taken.
     #[must_use]
-    pub fn with(&self, changed: &[Member]) -> JobConfig {
+    pub fn with(&self, revision: u64, changed: &[Member]) -> JobConfig {
         let mut members = self.members.to_vec();
         for member in changed {
             if let Ok(at) = members.binary_search_by_key(&member.node, |known| known.node) {
@@ -212,6 +214,7 @@ impl JobConfig {
             }
         }
         JobConfig {
+            revision,
             members: members.into(),
             ..self.clone()
         }
@@ -329,9 +332,14 @@ pub enum Order {
         /// Record that the job ended well.
         success: bool,
     },
-    /// These members have changed since the last [`Order::Configure`] or [`Order::Members`] of
-    /// this connection. Who knows no job leaves it aside, and is told of it when it says so.
-    Members(Vec<Member>),
+    /// These members have changed since the revision that the agent has heard of. Who knows no job
+    /// leaves it aside, and is told of it when it says so.
+    Members {
+        /// With these the agent knows the members of this revision ([`JobConfig::revision`]).
+        revision: u64,
+        /// The members that have changed.
+        changed: Vec<Member>,
+    },
 }
 
 /// How a rank ended.
@@ -513,8 +521,9 @@ pub enum Notice {
         restarts: u32,
         /// Ranks that it already serves (after a restart of the agent).
         ranks: Vec<(Rank, u32)>,
-        /// It knows the job: an [`Order::Configure`] has reached it.
-        configured: bool,
+        /// The revision of the members that it has heard of; `None`: it knows no job, no
+        /// [`Order::Configure`] has reached it.
+        heard: Option<u64>,
     },
     /// The order [`Order::Open`] was carried out on this node; ranks may start.
     NodeReady {

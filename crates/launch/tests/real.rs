@@ -80,7 +80,7 @@ impl Fake {
             keeper_pid: pid,
             restarts: 0,
             ranks: vec![],
-            configured: false,
+            heard: None,
         });
         loop {
             self.take_ranks();

@@ -227,6 +227,9 @@ pub struct Core<S: Shell> {
     rounds: BTreeMap<Version, Round>,
     deferred: Deferred,
     line: Line,
+    /// The version withdrawn last because a rank elsewhere had passed it, and its levels: ranks here
+    /// that capture a later one in its place begin that, as they do where it still is armed.
+    passed: Option<(Version, Levels)>,
     /// What took how long, until the launcher is told.
     lives: spans::Lives,
     shown: Shown,
@@ -264,6 +267,7 @@ impl<S: Shell> Core<S> {
             rounds: BTreeMap::new(),
             deferred: Deferred::default(),
             line: Line::default(),
+            passed: None,
             lives: spans::Lives::default(),
             shown: Shown::new(start.troubles, now),
             trouble: Trouble::default(),

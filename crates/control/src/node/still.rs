@@ -165,6 +165,7 @@ pub fn one_of(nodes: u32, node: u32, level: Level) -> Node<Still> {
         domain: node,
     };
     agent.core.configure_alone(JobConfig {
+        revision: 0,
         members: (0..nodes).map(member).collect(),
         levels: vec![LevelSetting { level, every: 1 }],
         policy: Policy::default(),

@@ -13,6 +13,7 @@ impl Supervisor {
         let members = self.slots.iter();
         let members = members.filter_map(|(node, slot)| self.member(*node, slot));
         JobConfig {
+            revision: self.changes,
             members: members.collect(),
             levels: self.set.levels.clone(),
             policy: self.set.policy,
@@ -60,10 +61,26 @@ impl Supervisor {
                     let changed = since
                         .entry(told)
                         .or_insert_with(|| self.changed_since(told));
-                    Order::Members(changed.clone())
+                    Order::Members {
+                        revision: changes,
+                        changed: changed.clone(),
+                    }
                 }
             };
             self.order(node, order);
+        }
+    }
+
+    /// Tells an agent on a new connection of the members that have changed since what it has heard of;
+    /// of none if that is all. So thousands that call again at once cost nothing.
+    pub(super) fn catch_up(&mut self, node: NodeId, heard: u64) {
+        let revision = self.changes;
+        if let Some(slot) = self.slots.get_mut(&node) {
+            slot.told = Some(revision);
+        }
+        let changed = self.changed_since(heard);
+        if !changed.is_empty() {
+            self.order(node, Order::Members { revision, changed });
         }
     }
 

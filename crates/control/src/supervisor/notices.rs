@@ -14,7 +14,7 @@ struct Agent {
     address: SocketAddr,
     pid: u32,
     restarts: u32,
-    configured: bool,
+    heard: Option<u64>,
 }
 
 impl Supervisor {
@@ -28,14 +28,14 @@ impl Supervisor {
                 pid,
                 restarts,
                 ranks,
-                configured,
+                heard,
                 ..
             } => {
                 let agent = Agent {
                     address,
                     pid,
                     restarts,
-                    configured,
+                    heard,
                 };
                 self.on_hello(now, node, &agent, ranks);
             }
@@ -191,7 +191,7 @@ impl Supervisor {
             address,
             pid,
             restarts,
-            configured,
+            heard,
         } = agent;
         let Some(slot) = self.slots.get_mut(&node) else {
             return;
@@ -219,11 +219,16 @@ impl Supervisor {
             self.forget_words_of(node);
             self.tell(Event::AgentRestarted { node, restarts });
         }
-        let news = !configured || restarted || moved;
+        // More changes than there were: of another run of the launcher.
+        let heard = heard.filter(|heard| !restarted && !moved && *heard <= self.changes);
+        let news = heard.is_none();
         let opening = match &self.phase {
             Phase::Opening { incarnation, .. } => Some(*incarnation),
             // At the end, too: the others wait for what it has not decided yet.
-            Phase::Running { .. } | Phase::Finishing { .. } if news => None,
+            Phase::Running { .. } | Phase::Finishing { .. } => match heard {
+                None => None,
+                Some(heard) => return self.catch_up(node, heard),
+            },
             // Every agent is told everything when the next incarnation is opened.
             _ => return,
         };

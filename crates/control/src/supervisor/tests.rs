@@ -368,7 +368,7 @@ pub(super) fn hello(node: NodeId, restarts: u32) -> Notice {
         keeper_pid: 50 + node.0,
         restarts,
         ranks: Vec::new(),
-        configured: true,
+        heard: Some(0),
     }
 }
 

@@ -192,6 +192,12 @@ impl<S: Shell> Core<S> {
                     block.set_aborted(version);
                 }
             }
+            // The word of what was captured in its place may be behind this one.
+            if why == Why::Passed
+                && let Some(round) = self.rounds.get(&version).filter(|round| !round.void)
+            {
+                self.passed = Some((version, round.levels));
+            }
             if spent || !self.begin_again(version) {
                 self.withdraw(version);
             }

@@ -109,7 +109,7 @@ impl<S: Shell> Core<S> {
             keeper_pid: self.hello.keeper_pid,
             restarts: self.restarts.unwrap_or(0),
             ranks: ranks.collect(),
-            configured: self.config.is_some(),
+            heard: self.config.as_ref().map(|config| config.revision),
         };
         self.tell(&notice);
     }

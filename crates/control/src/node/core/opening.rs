@@ -55,6 +55,7 @@ impl<S: Shell> Core<S> {
         self.shell.ask(Ask::EndRouted { but: incarnation });
         self.rounds.clear();
         self.deferred.take();
+        self.passed = None;
         self.asks.clear();
         self.news(News::Opening);
         self.open.close();

@@ -21,9 +21,9 @@ impl<S: Shell> Core<S> {
     pub(in crate::node) fn on_order(&mut self, order: Order) {
         match order {
             Order::Configure(config) => self.configure(config),
-            Order::Members(changed) => {
+            Order::Members { revision, changed } => {
                 if let Some(config) = &self.config {
-                    let config = config.with(&changed);
+                    let config = config.with(revision, &changed);
                     self.configure(config);
                 }
             }

@@ -228,6 +228,9 @@ impl<S: Shell> Core<S> {
     ) {
         let live = self.rounds.get(&armed).filter(|round| !round.void);
         let levels = live.map(|round| round.levels);
+        // Withdrawn while this rank was inside, since another has passed it with such a capture.
+        let passed = self.passed.filter(|(version, _)| *version == armed);
+        let levels = levels.or(passed.map(|(_, levels)| levels));
         let block = self.ranks.get(rank).and_then(|entry| entry.block());
         let aborted = block.and_then(ControlWords::aborted);
         // What is forced begins by itself, also if what was armed has ended since.

@@ -298,7 +298,7 @@ fn told(log: &[Action], of: u32) -> Vec<Option<Vec<NodeId>>> {
     });
     let members = orders.filter_map(|order| match order {
         Order::Configure(_) => Some(None),
-        Order::Members(changed) => Some(Some(changed.iter().map(|it| it.node).collect())),
+        Order::Members { changed, .. } => Some(Some(changed.iter().map(|it| it.node).collect())),
         _ => None,
     });
     members.collect()
@@ -340,12 +340,12 @@ fn who_knows_the_job_is_told_of_what_has_changed_alone() {
 #[test]
 fn an_agent_whose_configuration_was_lost_with_its_connection_is_told_again() {
     let mut world = World::running(settings(2), 4);
-    for (says, told) in [(true, 0), (false, 1)] {
+    for (says, told) in [(Some(2), 0), (None, 1)] {
         let before = world.log.len();
         // The same process at the same place, on a new connection.
         let mut notice = hello(NodeId(1), 0);
-        if let Notice::Hello { configured, .. } = &mut notice {
-            *configured = says;
+        if let Notice::Hello { heard, .. } = &mut notice {
+            *heard = says;
         }
         let epoch = world.epochs[&NodeId(1)];
         world.input(Input::Notice {
@@ -364,8 +364,59 @@ fn an_agent_whose_configuration_was_lost_with_its_connection_is_told_again() {
                 }
             )
         });
-        assert_eq!(configures.count(), told, "configured: {says}");
+        assert_eq!(configures.count(), told, "heard: {says:?}");
     }
+    assert_eq!(world.starts(), 1);
+}
+
+/// The job runs, and one agent is started anew at another address. What others are told of that may be lost
+/// with their connections.
+#[test]
+fn an_agent_is_told_whom_it_missed_with_its_connection() {
+    let mut world = World::running(settings(3), 3);
+    let revision = |log: &[Action], of: u32| {
+        let orders = log.iter().filter_map(|action| match action {
+            Action::Order { node, order } if node.0 == of => Some(order),
+            _ => None,
+        });
+        let mut revisions = orders.filter_map(|order| match order {
+            Order::Configure(config) => Some(config.revision),
+            Order::Members { revision, .. } => Some(*revision),
+            _ => None,
+        });
+        revisions.next_back()
+    };
+    let calls = |world: &mut World, node: u32, restarts: u32, says: Option<u64>| {
+        let before = world.log.len();
+        let mut notice = hello(NodeId(node), restarts);
+        if let Notice::Hello { heard, .. } = &mut notice {
+            *heard = says;
+        }
+        let node = NodeId(node);
+        let epoch = world.epochs[&node] + u64::from(restarts);
+        world.epochs.insert(node, epoch);
+        world.input(Input::Notice {
+            node,
+            epoch,
+            notice,
+        });
+        world.pass(1_000);
+        world.log[before..].to_vec()
+    };
+    let first = revision(&world.log, 2);
+    let log = calls(&mut world, 1, 1, None);
+    assert_eq!(told(&log, 2), [Some(vec![NodeId(1)])]);
+    let second = revision(&log, 2);
+    assert!(first < second, "{first:?}, {second:?}");
+    // It has not heard that, and then it has.
+    let log = calls(&mut world, 2, 0, first);
+    assert_eq!(told(&log, 2), [Some(vec![NodeId(1)])]);
+    assert_eq!(revision(&log, 2), second);
+    let log = calls(&mut world, 2, 0, second);
+    assert_eq!(told(&log, 2), [], "it knows all");
+    // What it says that it has heard is of another run of the launcher.
+    let log = calls(&mut world, 2, 0, Some(1_000));
+    assert_eq!(told(&log, 2), [None]);
     assert_eq!(world.starts(), 1);
 }
 

@@ -458,3 +458,29 @@ fn what_is_begun_again_while_it_is_written_in_vain_is_joined_after_that() {
     let round = &agent.rounds[&version];
     assert!(!round.void && round.told, "captured again");
 }
+
+/// Elsewhere a rank captured a later version in the place of the armed one, and the word that this one has
+/// ended comes first. The rank here has captured the same later version, and leaves the job: its capture counts.
+#[test]
+fn what_takes_the_place_of_a_version_that_others_have_passed_is_not_given_back() {
+    for (why, counts) in [(Why::Passed, true), (Why::Coordinator, false)] {
+        let (armed_for, version) = (Version(16), Version(18));
+        let mut agent = alone(0);
+        let program = with_slots(&mut agent, Version(14));
+        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+        armed(&mut agent, armed_for);
+        program.offer(version.0);
+        assert!(program.enter(version, None).is_some());
+        agent.on_aborted(armed_for, None, why, None);
+        let captured = captures(&agent, &program, version);
+        agent.on_said(1, 0, captured);
+        agent.close(Rank(0), 1);
+        agent.on_join(version, Levels::NONE.with(Level::DISK));
+        let begun = agent.rounds.get(&version).map(|it| it.captured.len());
+        assert_eq!(begun, Some(usize::from(counts)), "{why:?}");
+        let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
+        let (source, free) = (Incarnation(1), Use::Free);
+        let full = Use::Full { source, version };
+        assert_eq!(slots[1].usage, if counts { full } else { free }, "{why:?}");
+    }
+}
