@@ -88,7 +88,7 @@ fn orders() {
             keeper_pid: 2,
             restarts: 0,
             ranks: vec![(Rank(1), 77)],
-            configured: true,
+            heard: Some(2),
         },
     ];
     let peers = [
