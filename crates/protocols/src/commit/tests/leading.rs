@@ -2,6 +2,37 @@
 
 use super::*;
 
+/// The word that the version was not armed everywhere.
+const UNARMED: MsgKind = MsgKind::Abort {
+    version: VERSION,
+    level: None,
+    why: Why::Unarmed,
+    culprit: LEADER,
+};
+
+/// A coordinator whose policy wants the version at all levels: it is being armed.
+fn wanting() -> Node {
+    let mut node = Node::coordinator();
+    node.told(Command::Want {
+        at_least: VERSION,
+        levels: node.config.levels,
+        any: true,
+    });
+    node
+}
+
+/// A node that leads nothing, on which the version is armed.
+fn armed(levels: Levels) -> Node {
+    let (mut node, version) = (Node::new(), VERSION);
+    node.hear(MsgKind::Arm { version, levels });
+    node.told(Command::Armed {
+        version,
+        ok: true,
+        max_called: None,
+    });
+    node
+}
+
 /// The decision about a version is kept until every node has it: one that was called lost may
 /// be heard again, and asks.
 #[test]
@@ -35,13 +66,8 @@ fn a_lost_node_that_is_heard_again_is_told_the_decision() {
 /// Its agent was started anew, no rank lives there, and nothing else tells it of the round.
 #[test]
 fn a_node_that_was_armed_and_captures_nothing_is_asked() {
-    let (mut node, version) = (Node::coordinator(), VERSION);
-    let (levels, at_least, any) = (node.config.levels, version, true);
-    node.told(Command::Want {
-        at_least,
-        levels,
-        any,
-    });
+    let (mut node, version) = (wanting(), VERSION);
+    let levels = node.config.levels;
     let ok = true;
     node.told(Command::Armed {
         version,
@@ -65,18 +91,13 @@ fn a_node_that_was_armed_and_captures_nothing_is_asked() {
 /// A node has no room for what the policy wants. Whoever forces that version begins it.
 #[test]
 fn a_version_that_no_node_has_captured_can_be_forced_after_it_was_not_armed() {
-    let (mut node, version) = (Node::coordinator(), VERSION);
-    let (levels, at_least, any) = (node.config.levels, version, true);
+    let (mut node, version) = (wanting(), VERSION);
+    let levels = node.config.levels;
     let none = MsgKind::ArmAck {
         version,
         ok: false,
         max_called: None,
     };
-    node.told(Command::Want {
-        at_least,
-        levels,
-        any,
-    });
     node.said.clear();
     node.hear_from(1, none);
     let unarmed = |kind: &MsgKind| match kind {
@@ -100,13 +121,8 @@ fn a_version_that_no_node_has_captured_can_be_forced_after_it_was_not_armed() {
 /// goes: it would take no word any more that it was not armed, and wait for ever.
 #[test]
 fn who_captures_before_all_are_armed_is_not_told_that_it_goes() {
-    let (mut node, version) = (Node::coordinator(), VERSION);
-    let (levels, at_least, any) = (node.config.levels, version, true);
-    node.told(Command::Want {
-        at_least,
-        levels,
-        any,
-    });
+    let (mut node, version) = (wanting(), VERSION);
+    let levels = node.config.levels;
     for _ in 0..2 {
         node.hear_from(1, MsgKind::Captured { version });
     }
@@ -137,13 +153,7 @@ fn what_is_written_before_all_are_armed_is_not_prepared() {
     let (version, level) = (VERSION, Level::DISK);
     let levels = Levels::NONE.with(level);
     let written = || {
-        let mut node = Node::new();
-        node.hear(MsgKind::Arm { version, levels });
-        node.told(Command::Armed {
-            version,
-            ok: true,
-            max_called: None,
-        });
+        let mut node = armed(levels);
         node.told(Command::Captured { version });
         node.told(Command::Prepared { version, level });
         assert!(node.open.is_empty(), "{:?}", node.open);
@@ -156,12 +166,7 @@ fn what_is_written_before_all_are_armed_is_not_prepared() {
     assert!(node.said.contains(&prepared), "{:?}", node.said);
 
     let mut node = written();
-    node.hear(MsgKind::Abort {
-        version,
-        level: None,
-        why: Why::Unarmed,
-        culprit: LEADER,
-    });
+    node.hear(UNARMED);
     assert_eq!(node.aborted(), [None]);
     node.said.clear();
     node.told(Command::Force { version, levels });
@@ -179,36 +184,20 @@ fn what_is_written_before_all_are_armed_is_not_prepared() {
 #[test]
 fn what_is_forced_does_not_end_because_it_was_not_armed_before() {
     let (version, levels) = (VERSION, Levels::NONE.with(Level::DISK));
-    let unarmed = MsgKind::Abort {
-        version,
-        level: None,
-        why: Why::Unarmed,
-        culprit: LEADER,
-    };
-    let armed = || {
-        let mut node = Node::new();
-        node.hear(MsgKind::Arm { version, levels });
-        node.told(Command::Armed {
-            version,
-            ok: true,
-            max_called: None,
-        });
-        node
-    };
-    let mut node = armed();
-    node.hear(unarmed);
+    let mut node = armed(levels);
+    node.hear(UNARMED);
     assert_eq!(node.aborted(), [None]);
     node.said.clear();
     node.told(Command::Force { version, levels });
     let forced = MsgKind::Forced { version, levels };
     assert!(node.said.contains(&forced), "{:?}", node.said);
-    node.hear(unarmed);
+    node.hear(UNARMED);
     assert_eq!(node.aborted(), [None], "not again");
 
     // Captured while it was armed here, and said so: it is begun if it was forced.
-    let mut node = armed();
+    let mut node = armed(levels);
     node.told(Command::Captured { version });
-    node.hear(unarmed);
+    node.hear(UNARMED);
     assert_eq!(node.aborted(), [None]);
     node.said.clear();
     node.told(Command::Force { version, levels });
@@ -217,7 +206,7 @@ fn what_is_forced_does_not_end_because_it_was_not_armed_before() {
     node.hear(MsgKind::Go { version, levels });
     let captured = MsgKind::Captured { version };
     assert!(node.said.contains(&captured), "{:?}", node.said);
-    node.hear(unarmed);
+    node.hear(UNARMED);
     assert_eq!(node.aborted(), [None], "not again");
 }
 
@@ -225,13 +214,8 @@ fn what_is_forced_does_not_end_because_it_was_not_armed_before() {
 /// version later, and forces it, begins it.
 #[test]
 fn what_was_not_armed_in_time_can_be_forced() {
-    let (mut node, version) = (Node::coordinator(), VERSION);
-    let (levels, at_least, any) = (node.config.levels, version, true);
-    node.told(Command::Want {
-        at_least,
-        levels,
-        any,
-    });
+    let (mut node, version) = (wanting(), VERSION);
+    let levels = node.config.levels;
     node.told(Command::Armed {
         version,
         ok: true,
@@ -253,17 +237,12 @@ fn what_was_not_armed_in_time_can_be_forced() {
 /// when it hears that not all were armed.
 #[test]
 fn what_is_forced_while_it_is_armed_begins_anew_when_the_bound_has_passed() {
-    let (mut node, version) = (Node::coordinator(), VERSION);
-    let (levels, at_least, any) = (node.config.levels, version, true);
+    let (mut node, version) = (wanting(), VERSION);
+    let levels = node.config.levels;
     let (forced, go) = (
         MsgKind::Forced { version, levels },
         MsgKind::Go { version, levels },
     );
-    node.told(Command::Want {
-        at_least,
-        levels,
-        any,
-    });
     node.hear_from(1, forced);
     assert!(!node.said.contains(&go), "{:?}", node.said);
     node.wait_in_vain();
@@ -275,12 +254,7 @@ fn what_is_forced_while_it_is_armed_begins_anew_when_the_bound_has_passed() {
     node.hear(MsgKind::Arm { version, levels });
     node.told(Command::Force { version, levels });
     node.said.clear();
-    node.hear(MsgKind::Abort {
-        version,
-        level: None,
-        why: Why::Unarmed,
-        culprit: LEADER,
-    });
+    node.hear(UNARMED);
     assert_eq!(node.said, [forced]);
     assert_eq!(node.aborted(), []);
 }
