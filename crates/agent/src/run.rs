@@ -135,14 +135,14 @@ fn adopt_one(ranks: &mut Ranks<World>, tag: &str, fd: OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// The records of node storage. Damaged ones are left out.
-fn records_of(store: &Vault) -> Result<Vec<Record>> {
+/// The records of node storage; true if others are damaged, which are left out.
+fn records_of(store: &Vault) -> Result<(Vec<Record>, bool)> {
     let scan = store.records().scan()?;
-    for key in scan.damaged {
-        let path = store.records().locate(&key);
+    for key in &scan.damaged {
+        let path = store.records().locate(key);
         tracing::warn!(path, "a damaged record is ignored");
     }
-    Ok(scan.records)
+    Ok((scan.records, !scan.damaged.is_empty()))
 }
 
 /// Node storage and shared storage, with the faults that may be ordered in front of them; and
@@ -177,11 +177,11 @@ fn listening(spec: &AgentSpec) -> Options {
 /// What the agent before this one had begun in shared storage is finished; true if that cannot be
 /// read.
 fn finished(
-    found: &mut Vec<Record>,
+    (found, damaged): (&mut Vec<Record>, bool),
     (store, shared): (&Vault, &Vault),
     troubles: &mut Vec<Error>,
 ) -> bool {
-    let Err(unfinished) = shared_records::finish_shared(found, store, shared) else {
+    let Err(unfinished) = shared_records::finish_shared(found, store, shared, damaged) else {
         return false;
     };
     troubles.push(unfinished.error);
@@ -218,8 +218,8 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let disk_usage = storage::disk_usage(&store);
     let mut found_records = records_of(&store);
     let shared_unseen = match &mut found_records {
-        Ok(found) if restarts > Some(0) && spec.node == spec.coordinator => {
-            finished(found, (&store, &shared), &mut troubles)
+        Ok((found, damaged)) if restarts > Some(0) && spec.node == spec.coordinator => {
+            finished((found, *damaged), (&store, &shared), &mut troubles)
         }
         _ => false,
     };
@@ -284,7 +284,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         now: Time::ZERO,
         ranks,
         troubles,
-        found_records,
+        found_records: found_records.map(|(found, _)| found),
         kept_records,
         shared_unseen,
         restarts,

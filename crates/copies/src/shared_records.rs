@@ -251,7 +251,8 @@ pub struct Unfinished {
 
 /// Writes to shared storage what the agent before this one had recorded at its node alone, `own`,
 /// when it ended: what is found is taken for decided, and told. What stands there and is damaged here
-/// is found.
+/// is found: where nothing of shared storage is known here, only if records are `damaged`, for the job may
+/// not use it.
 ///
 /// # Errors
 /// Those of shared storage. What that lacks and does not take was told to nobody: it is left out of
@@ -261,16 +262,26 @@ pub fn finish_shared(
     found: &mut Vec<Record>,
     own: &Vault,
     shared: &Vault,
+    damaged: bool,
 ) -> std::result::Result<(), Unfinished> {
-    if !may_overlook(found) {
+    let known = may_overlook(found);
+    if !known && !damaged {
         return Ok(());
     }
     let begun = !unfinished(found, &[]).is_empty();
-    let there = shared.records().scan().map_err(|error| Unfinished {
-        error: error.into(),
-        unseen: begun,
-    })?;
-    let there = there.records;
+    let there = match shared.records().scan() {
+        Ok(there) => there.records,
+        Err(error) if known => {
+            return Err(Unfinished {
+                error: error.into(),
+                unseen: begun,
+            });
+        }
+        Err(error) => {
+            tracing::info!(%error, "shared storage is not looked at");
+            return Ok(());
+        }
+    };
     found.extend(overlooked(found, &there));
     let missing: Vec<Record> = unfinished(found, &there).into_iter().cloned().collect();
     for (at, record) in missing.iter().enumerate() {
@@ -353,14 +364,14 @@ mod tests {
         }
         let mut found = own.records().scan().unwrap().records;
         faults.set_full(true);
-        let unfinished = finish_shared(&mut found, &own, &shared).unwrap_err();
+        let unfinished = finish_shared(&mut found, &own, &shared, false).unwrap_err();
         assert!(!unfinished.unseen, "what stands there was read");
         assert_eq!(found, [commit(2)]);
         assert_eq!(own.records().scan().unwrap().records, [commit(2)]);
         own.records().persist(&commit(5)).unwrap();
         found.push(commit(5));
         faults.set_full(false);
-        finish_shared(&mut found, &own, &shared).unwrap();
+        finish_shared(&mut found, &own, &shared, false).unwrap();
         assert_eq!(found, [commit(2), commit(5)]);
         let there = shared.records().scan().unwrap().records;
         assert!(there.contains(&commit(5)) && !there.contains(&commit(4)));
@@ -382,11 +393,23 @@ mod tests {
             _ => unreachable!("it is a decision"),
         }
         let mut found = vec![commit(2), elsewhere.clone()];
-        finish_shared(&mut found, &own, &shared).unwrap();
+        finish_shared(&mut found, &own, &shared, false).unwrap();
         assert_eq!(found, [commit(2), elsewhere.clone(), commit(3)]);
-        // Where nothing is known of that level, nothing is looked for.
+        // Where nothing is known of that level, nothing is looked for, unless that may have been damaged.
+        for damaged in [false, true] {
+            let mut found = vec![elsewhere.clone()];
+            finish_shared(&mut found, &own, &shared, damaged).unwrap();
+            let there = damaged.then(|| commit(3));
+            let all: Vec<Record> = [elsewhere.clone()].into_iter().chain(there).collect();
+            assert_eq!(found, all, "{damaged}");
+        }
+        // The job may have no shared storage at all.
+        let folder = folder.path().join("nowhere");
+        std::fs::write(&folder, "no directory").unwrap();
+        let nowhere = outlive_vault::Directory::of_all(&folder);
+        let nowhere = Vault::shared(Arc::new(nowhere), 7);
         let mut found = vec![elsewhere.clone()];
-        finish_shared(&mut found, &own, &shared).unwrap();
+        finish_shared(&mut found, &own, &nowhere, true).unwrap();
         assert_eq!(found, [elsewhere]);
     }
 
