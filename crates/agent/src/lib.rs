@@ -12,6 +12,7 @@ mod jobs;
 mod run;
 mod stacks;
 mod turns;
+mod word;
 mod world;
 
 pub use run::run;

@@ -13,7 +13,7 @@ use outlive_capture::control::{ControlBlock, Side};
 use outlive_capture::slab::Slab;
 use outlive_control::node::shell::{Link, PeerMessage};
 use outlive_control::node::{Hello, Input, Node, Ranks, Start, overwritten};
-use outlive_control::orders::{AgentSpec, Order, decode};
+use outlive_control::orders::{AgentSpec, Opened, Order, decode};
 use outlive_copies::faults::{Faults, OfShared};
 use outlive_copies::kept::{KEPT_TAG, Kept};
 use outlive_copies::memory::{Block, Memory, Work, share};
@@ -32,6 +32,7 @@ use outlive_vault::{Directory, Faulty, Record, Store, Vault, WriteError};
 use crate::health::Sensors;
 use crate::ipc_server::{CONNECTIONS_MAX, IpcEvent, IpcServer};
 use crate::turns::Turns;
+use crate::word;
 use crate::world::{Process, World};
 
 /// Events that one turn takes at most.
@@ -106,6 +107,12 @@ fn kept_records(
     Ok((Some(kept), Vec::new()))
 }
 
+/// What the agent before this one told the launcher of the incarnation that it opened.
+fn word_of(left: &mut Vec<(String, OwnedFd)>) -> Option<Opened> {
+    let at = left.iter().position(|(tag, _)| tag == word::WORD_TAG)?;
+    word::read(left.swap_remove(at).1)
+}
+
 /// What a restarted agent finds in the keeper's hands.
 fn adopt(kept: Vec<(String, OwnedFd)>) -> (Ranks<World>, Vec<Error>) {
     let mut ranks = Ranks::default();
@@ -177,11 +184,14 @@ fn listening(spec: &AgentSpec) -> Options {
 /// What the agent before this one had begun in shared storage is finished; true if that cannot be
 /// read.
 fn finished(
-    (found, damaged): (&mut Vec<Record>, bool),
+    found: &mut Result<(Vec<Record>, bool)>,
     (store, shared): (&Vault, &Vault),
     troubles: &mut Vec<Error>,
 ) -> bool {
-    let Err(unfinished) = shared_records::finish_shared(found, store, shared, damaged) else {
+    let Ok((found, damaged)) = found else {
+        return false;
+    };
+    let Err(unfinished) = shared_records::finish_shared(found, store, shared, *damaged) else {
         return false;
     };
     troubles.push(unfinished.error);
@@ -200,6 +210,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let left = deposit.as_ref().map(|deposit| deposit.adopt());
     let mut left = left.transpose()?.unwrap_or_default();
     let (kept, kept_records) = kept_records(&mut left, deposit.as_deref(), spec.job_hash)?;
+    let opened = word_of(&mut left);
     let (ranks, mut troubles) = adopt(left);
     let key = JobKey::load(&spec.key_file)?;
     let served = Served::of(&spec, &key)?;
@@ -217,12 +228,8 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
     let disk_usage = storage::disk_usage(&store);
     let mut found_records = records_of(&store);
-    let shared_unseen = match &mut found_records {
-        Ok((found, damaged)) if restarts > Some(0) && spec.node == spec.coordinator => {
-            finished((found, *damaged), (&store, &shared), &mut troubles)
-        }
-        _ => false,
-    };
+    let began = restarts > Some(0) && spec.node == spec.coordinator;
+    let shared_unseen = began && finished(&mut found_records, (&store, &shared), &mut troubles);
     let store = Arc::new(store);
     let shared_records = SharedRecords::start()?;
     let recorder = RecordWriter::start(Means {
@@ -286,6 +293,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         troubles,
         found_records: found_records.map(|(found, _)| found),
         kept_records,
+        opened,
         shared_unseen,
         restarts,
         disk_usage,

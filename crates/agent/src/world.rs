@@ -20,7 +20,7 @@ use outlive_capture::ipc::Connection;
 use outlive_capture::slab::Slab;
 use outlive_control::node::HOLD_MAX;
 use outlive_control::node::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
-use outlive_control::orders::{Fault, Member, Notice, Order, decode, encode};
+use outlive_control::orders::{Fault, Member, Notice, Opened, Order, decode, encode};
 use outlive_control::traffic::Traffic;
 use outlive_copies::memory::{Block, Memory, Work, control_tag, share, slab_tag};
 use outlive_copies::places::Places;
@@ -36,6 +36,7 @@ use crate::health::Sensors;
 use crate::ipc_server::is_readable;
 use crate::stacks;
 use crate::turns::Turns;
+use crate::word;
 
 /// What may be put off at a fail point; then its wait is over.
 const PUT_OFF_MAX: usize = 1 << 16;
@@ -289,6 +290,13 @@ impl Shell for World {
         let (words, fd) = made;
         self.keep(control_tag(rank), fd.try_clone());
         Ok(Block { words, fd })
+    }
+
+    fn leave_word(&mut self, opened: &Opened) {
+        match word::write(opened) {
+            Ok(fd) => self.keep(word::WORD_TAG.to_owned(), Ok(fd)),
+            Err(error) => tracing::info!(%error, "no word is left with the keeper"),
+        }
     }
 
     fn keep_slab(&mut self, rank: Rank, slot: usize, slab: &Arc<Memory>) {

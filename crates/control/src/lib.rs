@@ -12,6 +12,7 @@
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
 //!   processes end.
 
+mod config;
 pub mod ended;
 pub mod health;
 pub mod inject;

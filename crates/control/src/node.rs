@@ -44,7 +44,7 @@ use outlive_ledger::Record;
 use outlive_protocols::commit;
 
 use self::core::{Core, Sight};
-use crate::orders::{AgentSpec, Order};
+use crate::orders::{AgentSpec, Opened, Order};
 use registry::Services;
 use shell::{Done, Link, PeerMessage, Shell};
 
@@ -76,6 +76,9 @@ pub struct Start<S: Shell> {
     pub found_records: Result<Vec<Record>>,
     /// What an agent before this one left with the keeper instead of on disk.
     pub kept_records: Vec<Record>,
+    /// The coordinator's: what the agent before this one told the launcher of the incarnation that it
+    /// opened, in the keeper's life.
+    pub opened: Option<Opened>,
     /// The coordinator's: shared storage could not be read, so that its newest decisions may be
     /// recorded at this node alone.
     pub shared_unseen: bool,

@@ -42,7 +42,7 @@ use outlive_protocols::commit::{self, Commit, Levels, Pieces, Why};
 use super::machines::Driver;
 use super::shell::Shell;
 use super::{Hello, Planted, Start};
-use crate::orders::{AgentSpec, Fault, JobConfig, Notice, Rejected};
+use crate::orders::{AgentSpec, Fault, JobConfig, Notice, Opened, Rejected};
 use asks::Asks;
 use contents::Contents;
 use deferred::Deferred;
@@ -237,6 +237,8 @@ pub struct Core<S: Shell> {
     faults: Faults,
     /// The job ends: nothing is begun any more.
     finishing: bool,
+    /// What the agent before this one told the launcher of the incarnation that it opened.
+    before: Option<Opened>,
 }
 
 impl<S: Shell> Core<S> {
@@ -273,6 +275,7 @@ impl<S: Shell> Core<S> {
             trouble: Trouble::default(),
             faults: Faults::default(),
             finishing: false,
+            before: start.opened,
         }
     }
 

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::copies::{CopyId, Reading, Scrubbed, Transferring};
 use super::prints::Print;
 use crate::health::Sample;
-use crate::orders::{Fault, Member, Notice, RankStacks};
+use crate::orders::{Fault, Member, Notice, Opened, RankStacks};
 use crate::refused::Refused;
 use crate::traffic::Traffic;
 
@@ -163,6 +163,9 @@ pub trait Shell {
     /// # Errors
     /// If there is no memory.
     fn make_block(&mut self, identity: Identity) -> Result<Self::Block>;
+    /// Leaves word with the keeper that an incarnation is open, for an agent that is started anew: the
+    /// launcher may not have heard it.
+    fn leave_word(&mut self, opened: &Opened);
     /// Leaves a slot's slab with the keeper.
     fn keep_slab(&mut self, rank: Rank, slot: usize, slab: &Arc<Self::Slab>);
 

@@ -18,7 +18,9 @@ use super::core::Core;
 use super::plain::{PlainBlock, PlainSlab};
 use super::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
 use super::{Hello, Node, Ranks, Start};
-use crate::orders::{AgentSpec, Bounds, Fault, JobConfig, LevelSetting, Member, Notice, Policy};
+use crate::orders::{
+    AgentSpec, Bounds, Fault, JobConfig, LevelSetting, Member, Notice, Opened, Policy,
+};
 use crate::refused::Refused;
 use crate::scrubbing::ScrubSetting;
 use crate::transfers::TransferSetting;
@@ -79,6 +81,7 @@ impl Shell for Still {
     fn make_block(&mut self, identity: Identity) -> Result<PlainBlock> {
         Ok(PlainBlock::new(identity))
     }
+    fn leave_word(&mut self, _: &Opened) {}
     fn keep_slab(&mut self, _: Rank, _: usize, _: &Arc<PlainSlab>) {}
     fn ask(&mut self, ask: Ask<PlainSlab>) {
         self.asked.push(ask);
@@ -147,6 +150,7 @@ pub fn one_of(nodes: u32, node: u32, level: Level) -> Node<Still> {
         troubles: Vec::new(),
         found_records: Ok(Vec::new()),
         kept_records: Vec::new(),
+        opened: None,
         shared_unseen: false,
         restarts: Some(0),
         disk_usage: (0, 0),

@@ -11,7 +11,7 @@ use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::{Ask, Link, PeerMessage, Staging};
 use outlive_control::node::{Hello, Input as NodeInput, Node, Ranks, Start};
 use outlive_control::orders::{AgentSpec, Fault, Notice, Opened, Step, decode, encode};
-use outlive_ledger::{Part, Record, overlooked, unfinished};
+use outlive_ledger::{Part, Record};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::shell::{Effect, Sim};
@@ -105,6 +105,8 @@ pub struct Home {
     pub slabs: BTreeMap<(Rank, usize), PlainSlab>,
     /// The epochs of its peers, as it was told.
     pub known: Known,
+    /// What its agent left with the keeper of the incarnation that it opened.
+    word: Option<Opened>,
     live: Rc<RefCell<BTreeSet<u64>>>,
 }
 
@@ -153,6 +155,7 @@ impl Job {
             blocks: BTreeMap::new(),
             slabs: BTreeMap::new(),
             known: Known::default(),
+            word: None,
             live: Rc::default(),
         });
         self.homes.len() as Process - 1
@@ -174,43 +177,6 @@ impl Job {
 
     pub(super) fn ranks_total(&self) -> u32 {
         self.options.ranks_total()
-    }
-
-    /// What the agent before this one had decided and recorded here alone is written to the
-    /// shared directory; what that does not take is decided anew. True if it cannot be read.
-    fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) -> bool {
-        let node = self.options.coordinator;
-        if self.shared_is_hidden(node) {
-            return !unfinished(found, &[]).is_empty();
-        }
-        found.extend(overlooked(found, &self.shared.records));
-        let missing = unfinished(found, &self.shared.records);
-        let mut refused = false;
-        for record in missing.into_iter().cloned().collect::<Vec<_>>() {
-            refused = refused || self.persist_shared(node, record.clone()).is_err();
-            if refused {
-                found.retain(|other| *other != record);
-                self.takes_back(who, &record);
-            }
-        }
-        false
-    }
-
-    /// A decision that shared storage refused, and that nobody was told of, is none.
-    pub(super) fn takes_back(&mut self, who: Process, record: &Record) {
-        if let Record::Commit {
-            incarnation,
-            version,
-            level,
-            ..
-        } = record
-        {
-            let home = self.home(who);
-            home.storage.records.remove(|it| it == record);
-            let node = home.node;
-            let key = (incarnation.0, version.0);
-            self.judge.takes_back(node, key, *level);
-        }
     }
 
     /// The keeper starts the agent: it finds what the one before it has left.
@@ -279,6 +245,7 @@ impl Job {
             troubles,
             found_records: Ok(found_records),
             kept_records: Vec::new(),
+            opened: home.word.clone(),
             shared_unseen,
             restarts: Some(life - 1),
             disk_usage: (0, 0),
@@ -443,6 +410,7 @@ impl Job {
             Effect::KeepSlab(rank, slot, slab) => {
                 self.home(who).slabs.insert((rank, slot), slab);
             }
+            Effect::Word(opened) => self.home(who).word = Some(opened),
             Effect::Ask(ask) => self.begin(who, life, ask),
         }
     }

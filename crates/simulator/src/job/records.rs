@@ -4,7 +4,7 @@ use outlive_base::machine::Op;
 use outlive_base::{Code, Entity, Error, Result, Survives};
 use outlive_control::node::Input as NodeInput;
 use outlive_control::node::shell::Done;
-use outlive_ledger::Record;
+use outlive_ledger::{Record, overlooked, unfinished};
 
 use super::*;
 
@@ -101,6 +101,43 @@ impl Job {
             self.takes_back(who, &record);
         }
         there
+    }
+
+    /// What the agent before this one had decided and recorded here alone is written to the
+    /// shared directory; what that does not take is decided anew. True if it cannot be read.
+    pub(super) fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) -> bool {
+        let node = self.options.coordinator;
+        if self.shared_is_hidden(node) {
+            return !unfinished(found, &[]).is_empty();
+        }
+        found.extend(overlooked(found, &self.shared.records));
+        let missing = unfinished(found, &self.shared.records);
+        let mut refused = false;
+        for record in missing.into_iter().cloned().collect::<Vec<_>>() {
+            refused = refused || self.persist_shared(node, record.clone()).is_err();
+            if refused {
+                found.retain(|other| *other != record);
+                self.takes_back(who, &record);
+            }
+        }
+        false
+    }
+
+    /// A decision that shared storage refused, and that nobody was told of, is none.
+    pub(super) fn takes_back(&mut self, who: Process, record: &Record) {
+        if let Record::Commit {
+            incarnation,
+            version,
+            level,
+            ..
+        } = record
+        {
+            let home = self.home(who);
+            home.storage.records.remove(|it| it == record);
+            let node = home.node;
+            let key = (incarnation.0, version.0);
+            self.judge.takes_back(node, key, *level);
+        }
     }
 
     /// Created exclusively: what another run has decided stands.

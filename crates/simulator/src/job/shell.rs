@@ -10,7 +10,7 @@ use outlive_base::ipc::ToRank;
 use outlive_base::{NodeId, Rank, Result};
 use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
-use outlive_control::orders::{Fault, Member, Notice};
+use outlive_control::orders::{Fault, Member, Notice, Opened};
 use outlive_ledger::Record;
 
 /// What goes to a rank beside an answer.
@@ -29,6 +29,8 @@ pub enum Effect {
     Kill(u32),
     KeepBlock(Rank, PlainBlock),
     KeepSlab(Rank, usize, PlainSlab),
+    /// The keeper has this word of its agent.
+    Word(Opened),
     /// An injection's fault begins or ends.
     Fault(u32, Fault),
     Isolate(bool),
@@ -104,6 +106,9 @@ impl Shell for Sim {
         let kept = Effect::KeepBlock(identity.rank, block.of_agent());
         self.effects.push_back(kept);
         Ok(block)
+    }
+    fn leave_word(&mut self, opened: &Opened) {
+        self.effects.push_back(Effect::Word(opened.clone()));
     }
     fn keep_slab(&mut self, rank: Rank, slot: usize, slab: &Arc<PlainSlab>) {
         let kept = Effect::KeepSlab(rank, slot, PlainSlab::clone(slab));

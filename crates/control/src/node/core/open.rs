@@ -63,7 +63,7 @@ impl Open {
     }
 
     /// It is open from now on.
-    pub const fn begin(
+    pub fn begin(
         &mut self,
         incarnation: Incarnation,
         restored: Option<(Incarnation, Version)>,
@@ -74,11 +74,10 @@ impl Open {
     }
 
     /// It was opened before this agent began.
-    pub const fn take_up(
-        &mut self,
-        incarnation: Incarnation,
-        restored: Option<(Incarnation, Version)>,
-    ) {
+    pub fn take_up(&mut self, incarnation: Incarnation, restored: Option<(Incarnation, Version)>) {
+        if incarnation != self.incarnation {
+            self.told.clear();
+        }
         self.incarnation = incarnation;
         self.restored = restored;
     }

@@ -395,7 +395,7 @@ impl<S: Shell> Core<S> {
                     reason: "could not be rebuilt on another node".into(),
                 });
             }
-            let notice = Notice::Opened(Opened {
+            let opened = Opened {
                 incarnation,
                 restored: restored.map(|(_, version)| version),
                 level: opening.level,
@@ -404,7 +404,9 @@ impl<S: Shell> Core<S> {
                 rebuilt_bytes: opening.bytes,
                 rejected,
                 uncertain,
-            });
+            };
+            self.shell.leave_word(&opened);
+            let notice = Notice::Opened(opened);
             self.tell(&notice);
             self.open.was_told(notice);
         }

@@ -31,11 +31,19 @@ impl<S: Shell> Core<S> {
         if self.is_planted(Planted::TellOpened) && self.is_coordinator() {
             self.tell(&self.opened_before(incarnation));
         }
-        self.tell(&Notice::NodeReady {
+        // The launcher may still wait for it: its connection broke, and the agent ended before it was
+        // back. What records alone call open may be of an earlier run.
+        let opened = self.before.take();
+        let opened = opened.filter(|it| it.incarnation == incarnation);
+        let ready = Notice::NodeReady {
             incarnation,
             level: None,
             rebuilt_bytes: 0,
-        });
+        };
+        for notice in opened.map(Notice::Opened).into_iter().chain([ready]) {
+            self.tell(&notice);
+            self.open.was_told(notice);
+        }
         self.greet_early();
     }
 
@@ -286,5 +294,28 @@ mod tests {
         agent.rejoined(Incarnation(1));
         let opened = |it: &Notice| matches!(it, Notice::Opened(_));
         assert!(!agent.shell.told.iter().any(opened));
+    }
+
+    /// The keeper has the word of the agent before this one: the launcher is told, and again when it asks.
+    #[test]
+    fn the_word_of_the_agent_before_is_told_again() {
+        let open = Incarnation(2);
+        for said in [Incarnation(1), open] {
+            let mut agent = alone(0);
+            let Notice::Opened(word) = agent.opened_before(said) else {
+                panic!("another notice");
+            };
+            agent.before = Some(word.clone());
+            agent.rejoined(open);
+            let opened = Notice::Opened(word);
+            let of_this = said == open;
+            assert_eq!(agent.shell.told.contains(&opened), of_this, "{said:?}");
+            agent.shell.told.clear();
+            agent.restarts = Some(1);
+            agent.open(open, Vec::new(), (true, false), Incarnation(0));
+            assert_eq!(agent.shell.told.contains(&opened), of_this, "{said:?}");
+            let ready = |it: &Notice| matches!(it, Notice::NodeReady { incarnation, .. } if *incarnation == open);
+            assert!(agent.shell.told.iter().any(ready), "{said:?}");
+        }
     }
 }
