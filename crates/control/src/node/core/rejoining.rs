@@ -40,10 +40,13 @@ impl<S: Shell> Core<S> {
             level: None,
             rebuilt_bytes: 0,
         };
-        for notice in opened.map(Notice::Opened).into_iter().chain([ready]) {
-            self.tell(&notice);
-            self.open.was_told(notice);
+        // Who has been told something of this run does not say that its number is used already.
+        if let Some(opened) = opened.map(Notice::Opened) {
+            self.tell(&opened);
+            self.open.was_told(opened);
+            self.open.was_told(ready.clone());
         }
+        self.tell(&ready);
         self.greet_early();
     }
 
@@ -315,7 +318,7 @@ mod tests {
             agent.open(open, Vec::new(), (true, false), Incarnation(0));
             assert_eq!(agent.shell.told.contains(&opened), of_this, "{said:?}");
             let ready = |it: &Notice| matches!(it, Notice::NodeReady { incarnation, .. } if *incarnation == open);
-            assert!(agent.shell.told.iter().any(ready), "{said:?}");
+            assert_eq!(agent.shell.told.iter().any(ready), of_this, "{said:?}");
         }
     }
 }
