@@ -1,7 +1,7 @@
 //! How quiet the cores of a node are: fixed work and fixed time quanta, what hit the samples
 //! that took long, kernels that show how much the hardware itself varies, and what the noise
 //! of one core costs a job of many ranks; and how an MPI job fares that really runs. Beside them
-//! [`pages`]: huge pages for programs that were not changed.
+//! [`pages`]: huge pages for programs that were not changed, and [`decouple`]: their system calls on other cores.
 //!
 //! [`stats`], [`spectrum`], [`trace`], [`counters`], [`attribute`], [`extrapolate`], [`model`],
 //! [`text`], [`picture`], [`ranks`], [`compare`] and [`page`] have no input or output. [`cores`], [`cycles`],
@@ -13,6 +13,7 @@ pub mod compare;
 pub mod cores;
 pub mod counters;
 pub mod cycles;
+pub mod decouple;
 pub mod extrapolate;
 pub mod health;
 pub mod interruptions;

@@ -92,7 +92,8 @@ fn is_chosen(tunables: &OsStr) -> bool {
     names.any(|(name, _)| name == TUNABLE)
 }
 
-fn joined(before: Option<&OsStr>, ours: &OsStr) -> OsString {
+/// A list with colons, ours at its end.
+pub(crate) fn joined(before: Option<&OsStr>, ours: &OsStr) -> OsString {
     match before.filter(|before| !before.is_empty()) {
         Some(before) => {
             let mut all = before.to_owned();

@@ -34,6 +34,9 @@ pub struct Request {
     pub compute: Cpus,
     /// Cores for all else.
     pub service: Cpus,
+    /// The command is kept in a control group. Threads of one process that are to run on both
+    /// kinds of cores cannot be.
+    pub contained: bool,
     /// The command has a real-time class.
     pub real_time: bool,
     /// Threads of others.
@@ -312,6 +315,14 @@ impl Planner<'_> {
             service,
             ..
         } = self.request;
+        if !self.request.contained {
+            self.notes.push(
+                "the command's partners run on service cores, and a control group would keep them with \
+                 it: the command is bound to its cores by affinity alone, which it can change"
+                    .to_owned(),
+            );
+            return None;
+        }
         let Some(mount) = partition::mount(self.tree) else {
             self.notes.push(
                 "no control groups with cores are mounted (cpuset, version 1 or 2): the command is \

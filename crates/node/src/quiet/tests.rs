@@ -31,6 +31,7 @@ fn request(pid: u32, compute: &str, service: &str) -> Request {
         id: format!("{pid}-90"),
         compute: list(compute),
         service: list(service),
+        contained: true,
         real_time: true,
         others: Others::Move,
         root: true,
@@ -634,6 +635,19 @@ fn cores_are_checked() {
     assert!(error.reason().contains("may use"), "{error}");
     let error = cores(&tree, &list("0"), "0", None, &[]).unwrap_err();
     assert!(error.reason().contains("all cores"), "{error}");
+}
+
+#[test]
+fn a_command_that_runs_on_both_kinds_of_cores_is_in_no_group() {
+    let tree = Planted::new(1);
+    let request = dead();
+    assert!(plan(&tree, &request).partition.is_some());
+    let request = Request {
+        contained: false,
+        ..request
+    };
+    let plan = plan(&tree, &request);
+    assert!(plan.partition.is_none() && plan.notes.iter().any(|note| note.contains("partners")));
 }
 
 #[test]
