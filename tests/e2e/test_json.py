@@ -50,6 +50,8 @@ OF_A_SERVER = {"outlive.memory/1", "outlive.memory-server/1"}
 OF_QUIET_CORES = {"outlive.quiet/1"}
 # Of protections that this machine may refuse: test_noise_compare.py.
 OF_PROTECTIONS = {"outlive.noise-compare/1"}
+# Where calls can be forwarded: test_decouple.py.
+OF_FORWARDING = {"outlive.noise-forward/1"}
 
 
 def documented() -> dict[str, set[str]]:
@@ -205,7 +207,7 @@ def test_research_commands_answer_as_documented(tmp_path: Path) -> None:
                 names.update(told)
     said = {name: names for name, names in said.items() if name.startswith(RESEARCH)}
     elsewhere = OF_THE_MODULE | OF_AN_MPI | OF_A_RUN | OF_A_SERVER | OF_QUIET_CORES
-    elsewhere |= OF_A_BENCHMARK | OF_PROTECTIONS
+    elsewhere |= OF_A_BENCHMARK | OF_PROTECTIONS | OF_FORWARDING
     assert set(found) == set(said) - elsewhere
     goals = {name for name in said["outlive.bench.balance/1"] if name.startswith("goals[]")}
     found["outlive.bench.balance/1"] |= goals  # without a peer there may be none

@@ -1,6 +1,7 @@
 //! `outlive noise`: how quiet the cores of this machine are. The work is in the crate `node`.
 
 mod compare;
+mod forward;
 mod mpi;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ enum What {
     Mpi(Box<mpi::MpiOptions>),
     /// The same work on a core that is unprotected, bound, real-time and isolated, in turn
     Compare(Box<compare::CompareOptions>),
+    /// What a system call costs, made by a thread itself and by the partner of a decoupled one
+    Forward(forward::ForwardOptions),
     /// Measures, or disturbs (started by compare)
     #[command(hide = true)]
     Part(Box<compare::part::PartOptions>),
@@ -134,8 +137,8 @@ struct Report {
 ///
 /// # Errors
 /// Options out of bounds, cores that cannot be used, more samples than there is memory
-/// (OL-100); files that cannot be read or written, or are no measurements; those of [`mpi::run`] and
-/// [`compare::run`].
+/// (OL-100); files that cannot be read or written, or are no measurements; those of [`mpi::run`],
+/// [`compare::run`] and [`forward::run`].
 pub fn run(options: &NoiseOptions) -> Result<u8> {
     match &options.what {
         What::Fwq(quanta) => noise(model::Benchmark::Fwq, quanta),
@@ -143,6 +146,7 @@ pub fn run(options: &NoiseOptions) -> Result<u8> {
         What::Variation(options) => vary(options),
         What::Mpi(options) => mpi::run(options),
         What::Compare(options) => compare::run(options),
+        What::Forward(options) => forward::run(options),
         What::Part(options) => compare::part::run(options),
         What::Report(options) => report(options),
     }

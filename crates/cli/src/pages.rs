@@ -2,7 +2,7 @@
 
 mod bench;
 pub(crate) mod job;
-mod library;
+pub(crate) mod library;
 mod start;
 mod status;
 

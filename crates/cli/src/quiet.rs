@@ -2,6 +2,7 @@
 //! crate `node`.
 
 pub(crate) mod cores;
+mod decoupled;
 mod start;
 mod status;
 
@@ -12,6 +13,7 @@ use clap::{Args, Subcommand};
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_launch::Run;
 use outlive_launch::command::Prepare;
+use outlive_node::decouple;
 use outlive_node::quiet::act::Undone;
 use outlive_node::quiet::journal::Head;
 use rustix::process::{Pid, Signal, geteuid};
@@ -19,6 +21,7 @@ use rustix::process::{Pid, Signal, geteuid};
 use self::cores::{Cores, Quieted};
 use crate::output;
 use crate::pages::job::Watch;
+use crate::pages::library;
 
 /// Groups of options.
 const OUTPUT: &str = "Output";
@@ -36,6 +39,7 @@ Examples:
   outlive quiet --compute 1 --dry-run
   outlive quiet --compute 1 --service 0 -- ./app input
   outlive quiet --compute 2-7 --class fifo:10 -- mpirun -n 6 ./app
+  outlive quiet --compute 1 --decouple -- ./app input
   outlive quiet restore
 
 The exit status is the command's own, 128 + n for signal n. When it has ended,
@@ -55,6 +59,12 @@ enum What {
     Status(status::StatusOptions),
     /// Undo what was left by runs that were killed
     Restore(status::RestoreOptions),
+    /// Write the library that --decouple preloads, for launchers and settings of your own
+    Library {
+        /// Where to
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
 }
 
 /// Runs the command; the exit status.
@@ -67,6 +77,14 @@ pub fn run(options: QuietOptions) -> Result<u8> {
     match options.what {
         Some(What::Status(options)) => status::run(&options),
         Some(What::Restore(options)) => status::restore(&options),
+        Some(What::Library { file }) => {
+            library::write(&file, decouple::LIBRARY)?;
+            output::note(&format!(
+                "to preload it, with partners on core 0: LD_PRELOAD={} OUTLIVE_DECOUPLE_SERVICE=0",
+                std::path::absolute(&file).unwrap_or(file).display()
+            ));
+            Ok(0)
+        }
         None => start::run(options.start),
     }
 }
@@ -100,6 +118,9 @@ pub(crate) fn within(cores: &Cores, silent: bool, mut run: Run) -> Result<u8> {
     let entry = quieted.entry()?;
     run.prepare = Some(Prepare::new(move |command| entry.apply(command)));
     let ended = outlive_launch::run(run);
+    if let Some(line) = quieted.forwarded().filter(|_| !silent) {
+        output::note(&line);
+    }
     quieted.undo();
     ended
 }

@@ -94,6 +94,10 @@ enum Protection {
     Isolated,
     /// By outlive quiet, real time (FIFO)
     IsolatedFifo,
+    /// By outlive quiet, system calls made on service cores
+    Decoupled,
+    /// The same, real time (FIFO)
+    DecoupledFifo,
 }
 
 impl Protection {
@@ -103,7 +107,15 @@ impl Protection {
     }
 
     const fn isolates(self) -> bool {
-        matches!(self, Protection::Isolated | Protection::IsolatedFifo)
+        self.decouples() || matches!(self, Protection::Isolated | Protection::IsolatedFifo)
+    }
+
+    const fn decouples(self) -> bool {
+        matches!(self, Protection::Decoupled | Protection::DecoupledFifo)
+    }
+
+    const fn is_fifo(self) -> bool {
+        matches!(self, Protection::IsolatedFifo | Protection::DecoupledFifo)
     }
 }
 
@@ -123,7 +135,7 @@ struct Plan<'a> {
 /// ended before it should (OL-505).
 pub(super) fn run(options: &CompareOptions) -> Result<u8> {
     check(options)?;
-    let (core, service) = chosen(options)?;
+    let (core, service) = chosen(options.core, options.service.as_deref())?;
     let plan = Plan {
         options,
         core,
@@ -182,17 +194,20 @@ fn check(options: &CompareOptions) -> Result<()> {
 }
 
 /// The measured core and the service cores.
-fn chosen(options: &CompareOptions) -> Result<(u32, Vec<u32>)> {
+///
+/// # Errors
+/// OL-100 if they cannot be used, are the same, or there is one alone.
+pub(super) fn chosen(core: Option<u32>, service: Option<&str>) -> Result<(u32, Vec<u32>)> {
     let root = Path::new(cores::CPU_ROOT);
     let allowed = cores::choose(root, None)?;
-    let core = match options.core {
+    let core = match core {
         Some(core) => cores::choose(root, Some(&core.to_string()))?
             .first()
             .copied(),
         None => allowed.last().copied(),
     };
     let core = core.ok_or_else(|| Error::internal("no core"))?;
-    let service = match &options.service {
+    let service = match service {
         Some(list) => cores::choose(root, Some(list))?,
         None => allowed
             .iter()
@@ -216,7 +231,7 @@ fn chosen(options: &CompareOptions) -> Result<(u32, Vec<u32>)> {
     Ok((core, service))
 }
 
-fn list(cores: &[u32]) -> String {
+pub(super) fn list(cores: &[u32]) -> String {
     let words: Vec<String> = cores.iter().map(u32::to_string).collect();
     words.join(",")
 }
@@ -361,7 +376,7 @@ impl Plan<'_> {
         // What is bound by affinity alone is what taskset shows, and no row of its own.
         let mut alone = said.iter().filter(|line| line.contains(AFFINITY_ALONE));
         let part = match (part, alone.next()) {
-            (Ok(_), Some(line)) if mode.isolates() => Err((*line).to_owned()),
+            (Ok(_), Some(line)) if mode.isolates() && !mode.decouples() => Err((*line).to_owned()),
             (Ok(part), _) if done.status.success() => {
                 for line in said {
                     // Where settings go back stands in a line of its own for each run.
@@ -397,8 +412,11 @@ impl Plan<'_> {
                 Others::Leave => "leave",
             };
             command.args(["--others", others]);
-            if mode == Protection::IsolatedFifo {
+            if mode.is_fifo() {
                 command.args(["--class", &format!("fifo:{PRIORITY}")]);
+            }
+            if mode.decouples() {
+                command.arg("--decouple");
             }
             if let Some(journal) = &self.options.journal {
                 command.arg("--journal").arg(journal);

@@ -15,7 +15,7 @@ use outlive_node::pages::machine::{self, MEMORY_ROOT};
 use outlive_node::pages::misses::Misses;
 
 use super::job::Watch;
-use super::library::Folder;
+use super::library::{Folder, PAGES};
 use super::start::{How, TextChoice, peak, pool, program, told};
 use super::{OUTPUT, refuse, unknown};
 use crate::{memory, output};
@@ -111,7 +111,7 @@ fn of_kernels(options: &BenchOptions) -> Result<Comparison> {
         )),
         Err(error) => notes.push(format!("not on reserved pages: {}", error.reason())),
     }
-    let folder = Folder::new()?;
+    let folder = Folder::new(&PAGES)?;
     let all = || kernels::NAMES.map(str::to_owned).to_vec();
     let names = options.kernels.clone().unwrap_or_else(all);
     let mut found = Vec::new();

@@ -16,7 +16,7 @@ use outlive_node::pages::program::{Refusal, find, refusal};
 use serde::Serialize;
 
 use super::job::{Outcome, Peak, Watch};
-use super::library::Folder;
+use super::library::{Folder, PAGES};
 use super::{OUTPUT, refuse};
 use crate::output;
 
@@ -146,7 +146,7 @@ impl How {
                 program.display()
             ));
         }
-        let folder = Folder::new()?;
+        let folder = Folder::new(&PAGES)?;
         let variables = match refused {
             // A library of this machine's glibc would be an error to their loaders.
             Some(Refusal::OtherLibrary(_) | Refusal::OtherMachine) => Vec::new(),

@@ -48,7 +48,7 @@ pub(super) fn run(options: &StatusOptions) -> Result<u8> {
     let status = Status {
         schema: "outlive.pages/1",
         machine: machine::look(Path::new(MEMORY_ROOT)),
-        library: library::installed(),
+        library: library::installed(&library::PAGES),
         process: process.transpose()?,
     };
     match options.json {

@@ -22,6 +22,7 @@ use outlive_node::quiet::tree::Machine;
 use rustix::process::geteuid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::decoupled::Decoupled;
 use super::{JOURNALS, journals, refuse, tell, trip};
 use crate::output;
 
@@ -48,6 +49,10 @@ pub(crate) struct Cores {
     /// [default: move]
     #[arg(long, value_name = "HOW", value_enum, help_heading = HEADING, requires = "compute")]
     others: Option<OthersChoice>,
+    /// The command's threads compute; their system calls are carried out by partners on service
+    /// cores [default: each thread makes its own]
+    #[arg(long, help_heading = HEADING, requires = "compute")]
+    decouple: bool,
     /// Where journals lie [default: /var/lib/outlive/quiet for root, else the user's own]
     #[arg(long, value_name = "DIR", help_heading = HEADING, requires = "compute")]
     journal: Option<PathBuf>,
@@ -151,6 +156,7 @@ pub(super) fn request(options: &Cores, accounts: &[Account]) -> Result<Request> 
         id: format!("{own}-{start}"),
         compute,
         service,
+        contained: !options.decouple,
         real_time: options.class.unwrap_or(Class::Other) != Class::Other,
         others: match (options.others, pids) {
             (Some(OthersChoice::Leave), _) => Others::Leave,
@@ -191,6 +197,7 @@ pub(crate) struct Quieted {
     kind: &'static str,
     made: u64,
     class: Class,
+    decoupled: Option<Decoupled>,
 }
 
 impl Quieted {
@@ -217,6 +224,10 @@ impl Quieted {
             tell(&head, &undone);
         }
         let request = request(options, &living(&directory, &here)?)?;
+        let decoupled = match options.decouple {
+            true => Some(Decoupled::new(words, &request.service, say)?),
+            false => None,
+        };
         let plan = plan::plan(&Machine, &request);
         plan.notes.iter().for_each(|note| say(note));
         let head = head(words, &request, here);
@@ -240,6 +251,7 @@ impl Quieted {
             made: fates.iter().filter(|fate| **fate == Fate::Made).count() as u64,
             class: options.class.unwrap_or(Class::Other),
             request,
+            decoupled,
         })
     }
 
@@ -258,7 +270,16 @@ impl Quieted {
             members: members.transpose()?.map(Arc::new),
             cores: self.request.compute.set(),
             class: self.class,
+            variables: self
+                .decoupled
+                .as_ref()
+                .map_or_else(Vec::new, |decoupled| decoupled.variables.clone()),
         })
+    }
+
+    /// What its processes told of forwarded calls, in a line, if they are decoupled.
+    pub(crate) fn forwarded(&self) -> Option<String> {
+        self.decoupled.as_ref().map(Decoupled::line)
     }
 
     /// Brings all settings back.
@@ -284,6 +305,7 @@ pub(crate) struct Entry {
     members: Option<Arc<File>>,
     cores: CpuSet,
     class: Class,
+    variables: Vec<(OsString, OsString)>,
 }
 
 impl Entry {
@@ -291,6 +313,9 @@ impl Entry {
     pub(crate) fn apply(&self, command: &mut Command) {
         let (members, cores, class) = (self.members.clone(), self.cores, self.class);
         command.env(MARK, &self.id);
+        for (name, value) in &self.variables {
+            command.env(name, value);
+        }
         let prepare = move || prepare(members.as_deref(), &cores, class);
         // SAFETY: `prepare` only makes system calls and allocates nothing.
         unsafe { command.pre_exec(prepare) };
