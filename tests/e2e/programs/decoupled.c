@@ -304,6 +304,14 @@ static void *sleeper(void *given)
     return NULL;
 }
 
+static void *reader(void *given)
+{
+    char byte;
+    for (int n = 0; n < 50; n++) /* by then it has a partner */
+        access("/", R_OK);
+    return read(*(int *)given, &byte, 1) < 0 ? given : NULL;
+}
+
 static void threads(void)
 {
     pthread_mutexattr_t kind;
@@ -328,6 +336,15 @@ static void threads(void)
         pthread_join(all[0], &result);
     }
     SAY("cancelled", result == PTHREAD_CANCELED);
+    int ends[2] = {-1, -1};
+    SAY("pipe", pipe(ends));
+    for (int n = 0; n < 3; n++) {
+        pthread_create(&all[0], NULL, reader, &ends[0]);
+        wait_ms(5);
+        pthread_cancel(all[0]);
+        pthread_join(all[0], &result);
+    }
+    SAY("cancelled in a call", result == PTHREAD_CANCELED);
     char link[64] = {0}, right[64];
     snprintf(right, sizeof right, "%d/task/%d", (int)getpid(), (int)gettid());
     SAY("thread-self", readlink("/proc/thread-self", link, 63) > 0 && strcmp(link, right) == 0);
@@ -454,6 +471,16 @@ static void children(char *self)
     }
     waitpid(child, &status, 0);
     SAY("last thread", WEXITSTATUS(status));
+    child = fork();
+    if (child == 0) {
+        for (int n = 0; n < 100; n++)
+            access("/", R_OK);
+        /* Only reads, writes and the end of the thread from here on. */
+        bool strict = prctl(PR_SET_SECCOMP, 1) == 0 && write(1, "strict\n", 7) == 7;
+        syscall(SYS_exit, strict ? 16 : 17);
+    }
+    waitpid(child, &status, 0);
+    SAY("under a filter", WEXITSTATUS(status));
     if (getuid() == 0) {
         child = fork();
         if (child == 0) {

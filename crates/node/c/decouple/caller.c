@@ -89,6 +89,7 @@ bool outlive_arm(struct thread *thread)
 /* A program that wants the kernel's dispatch, or GS, has them; this thread is as any other then. */
 static void disarm(struct thread *thread)
 {
+    outlive_partner_end(thread);
     raw6(SYS_prctl, PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF, 0, 0, 0, 0);
     raw2(SYS_arch_prctl, ARCH_SET_GS, 0);
     count(thread);
@@ -98,6 +99,8 @@ static void disarm(struct thread *thread)
 /* Called in a new thread, before any of its own code. */
 void outlive_thread_begin(void)
 {
+    if (outlive_common.filtered)
+        return;
     raw2(SYS_arch_prctl, ARCH_SET_GS, 0);
     struct thread *thread = outlive_slot();
     if (thread)
@@ -107,6 +110,8 @@ void outlive_thread_begin(void)
 /* Called in the child of a fork: this thread is its only one. */
 void outlive_child_begin(void)
 {
+    if (outlive_common.filtered)
+        return;
     struct thread *self = outlive_self();
     outlive_common.pid = (int)raw0(SYS_getpid);
     outlive_common.forwarded = outlive_common.in_place = outlive_common.partners = 0;
@@ -333,14 +338,15 @@ static void special(struct thread *thread, ucontext_t *context, const long *call
         raw1(SYS_exit_group, call[1]);
         return;
     case SYS_arch_prctl:
-        if (call[1] == ARCH_SET_GS) {
-            outlive_partner_end(thread);
+        if (call[1] == ARCH_SET_GS)
             disarm(thread);
-        }
         replay(context, outlive_replay);
         return;
+    case SYS_seccomp:
     case SYS_prctl:
-        outlive_partner_end(thread);
+        /* A filter knows the program's calls, and not ours: from here on there are none. */
+        if (call[0] == SYS_seccomp || call[1] == PR_SET_SECCOMP)
+            outlive_common.filtered = outlive_common.alone = true;
         disarm(thread);
         replay(context, outlive_replay);
         return;

@@ -2,6 +2,7 @@
 #include "decouple.h"
 
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -45,7 +46,7 @@ static const unsigned char kinds[NUMBERS] = {
     [SYS_setgroups] = CREDS, [SYS_setresuid] = CREDS, [SYS_setresgid] = CREDS,
     [SYS_setfsuid] = CREDS, [SYS_setfsgid] = CREDS, [SYS_capset] = CREDS, [SYS_keyctl] = CREDS,
     [SYS_add_key] = CREDS, [SYS_request_key] = CREDS, [SYS_personality] = CREDS,
-    [SYS_unshare] = CREDS, [SYS_setns] = CREDS, [SYS_seccomp] = CREDS,
+    [SYS_unshare] = CREDS, [SYS_setns] = CREDS, [SYS_seccomp] = OWN,
     [SYS_set_mempolicy] = CREDS, [SYS_landlock_restrict_self] = CREDS,
     [SYS_prctl] = OWN, [SYS_futex] = OWN, [SYS_wait4] = OWN, [SYS_waitid] = OWN,
     [SYS_read] = OWN, [SYS_readv] = OWN, [SYS_ioctl] = OWN, [SYS_poll] = OWN, [SYS_select] = OWN,
@@ -98,6 +99,7 @@ static enum how of_prctl(long option)
 {
     switch (option) {
     case PR_SET_SYSCALL_USER_DISPATCH:
+    case PR_SET_SECCOMP:
         return SPECIAL;
     case PR_SET_NAME:
     case PR_GET_NAME:
@@ -120,6 +122,9 @@ static enum how of_arguments(const long *call)
         return of_futex(call[2]);
     case SYS_prctl:
         return of_prctl(call[1]);
+    case SYS_seccomp:
+        return call[1] == SECCOMP_SET_MODE_STRICT || call[1] == SECCOMP_SET_MODE_FILTER ? SPECIAL
+                                                                                        : IN_PLACE;
     case SYS_wait4:
         return call[3] & __WNOTHREAD ? IN_PLACE : FORWARD;
     case SYS_waitid:

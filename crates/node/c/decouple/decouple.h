@@ -86,7 +86,8 @@ struct common {
     uint64_t spin_us, prefault;
     _Atomic uint64_t ticks_us; /* of the time-stamp counter */
     atomic_bool prefaulted;
-    atomic_bool alone;    /* nothing is forwarded any more: memory has protection keys */
+    atomic_bool alone;    /* nothing is forwarded any more: memory has protection keys, or: */
+    atomic_bool filtered; /* a filter may forbid what partners and their makers do */
     atomic_bool signalfd; /* reads and polls may ask for signals of the thread */
     _Atomic uint64_t own[16]; /* files below 1024 that count or hold what is the thread's */
     struct sigaction sigsys; /* the program's own */
