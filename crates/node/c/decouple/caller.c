@@ -422,9 +422,23 @@ static void dispatch(struct thread *thread, const siginfo_t *info, ucontext_t *c
     replay(context, outlive_replay);
 }
 
+/* In the partner: its call is to end. */
+static void interrupted(struct thread *thread, ucontext_t *context)
+{
+    uintptr_t now = (uintptr_t)*at(context, REG_RIP), end = (uintptr_t)outlive_call_end;
+    if (now >= (uintptr_t)outlive_call_begin && now <= (uintptr_t)outlive_call_at &&
+        atomic_load(&thread->cancel)) {
+        /* A call that began has left its end in RCX, and the kernel would begin it anew. */
+        answer(context, *at(context, REG_RCX) == (greg_t)end ? AGAIN : NEVER);
+        *at(context, REG_RIP) = (greg_t)end;
+    }
+    atomic_fetch_add(&thread->kicks_seen, 1);
+}
+
 void outlive_handler(int signal, siginfo_t *info, void *given)
 {
     ucontext_t *context = given;
+    struct thread *thread = NULL;
     if (info->si_code == SYS_USER_DISPATCH) {
         dispatch(outlive_self(), info, context);
         return;
@@ -432,16 +446,12 @@ void outlive_handler(int signal, siginfo_t *info, void *given)
     if (info->si_code == CODE_WAKE)
         return;
     if (info->si_code == CODE_KICK) {
-        struct thread *thread = info->si_value.sival_ptr;
-        uintptr_t now = (uintptr_t)*at(context, REG_RIP);
-        uintptr_t end = (uintptr_t)outlive_call_end;
-        if (now >= (uintptr_t)outlive_call_begin && now <= (uintptr_t)outlive_call_at &&
-            atomic_load(&thread->cancel)) {
-            /* A call that began has left its end in RCX, and the kernel would begin it anew. */
-            answer(context, *at(context, REG_RCX) == (greg_t)end ? AGAIN : NEVER);
-            *at(context, REG_RIP) = (greg_t)end;
-        }
-        atomic_fetch_add(&thread->kicks_seen, 1);
+        interrupted(info->si_value.sival_ptr, context);
+        return;
+    }
+    if (outlive_is_bare(info) && raw2(SYS_arch_prctl, ARCH_GET_GS, &thread) == 0 && thread) {
+        if ((int)raw0(SYS_gettid) == atomic_load(&thread->partner))
+            interrupted(thread, context);
         return;
     }
     pass_on(signal, info, context);

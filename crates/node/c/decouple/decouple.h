@@ -158,6 +158,12 @@ static inline struct thread *outlive_self(void)
     return self;
 }
 
+/* A signal whose words the kernel could not keep (RLIMIT_SIGPENDING): ours are told by who gets them. */
+static inline bool outlive_is_bare(const siginfo_t *info)
+{
+    return info->si_code == SI_USER && info->si_pid == 0;
+}
+
 static inline void outlive_clear(void *at, size_t bytes)
 {
     __asm__ volatile("rep stosb" : "+D"(at), "+c"(bytes) : "a"(0) : "memory");

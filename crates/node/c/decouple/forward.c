@@ -53,7 +53,7 @@ static bool wait_long(struct thread *thread, uint64_t mask)
         long signal = raw4(SYS_rt_sigtimedwait, &set, &info, cancelled ? &bound : 0, 8);
         if (signal < 0)
             continue; /* stopped and continued; or a bound has passed */
-        if (signal == SIGSYS && info.si_code == CODE_WAKE) {
+        if (signal == SIGSYS && (info.si_code == CODE_WAKE || outlive_is_bare(&info))) {
             woken = true;
             continue;
         }
