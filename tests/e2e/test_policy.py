@@ -180,6 +180,43 @@ def test_a_warning_is_heard_once_where_a_level_cannot_be_written(job: Job) -> No
     assert len([version for version in kept if version % job.every]) <= 8, kept
 
 
+def test_a_preempted_run_saves_what_it_can_and_the_next_one_goes_on(job: Job) -> None:
+    job.every, job.ranks, job.nodes = None, 2, 1
+    enough = job.dir / "enough"
+    program = job.program("--until", enough)
+    levels = ("--levels", "memory,shared", "--notice", "8s", "--kill-grace", "1s")
+    run = job.start("-v", *levels, "--preempt-signal", "TERM", program=program)
+    until("the program runs", lambda: "joined" in run.text())
+    run.signal(signal.SIGTERM)
+    # It is the notice of an end, not the end: a version at once, and a last one later.
+    until("a version at once", lambda: "stable on shared" in run.text())
+    result = run.end()
+    assert result.status == 128 + signal.SIGTERM
+    assert result.report["result"] == "interrupted" and result.failures == []
+    assert "SIGTERM: preempted in 8.0 s" in result.err, result.err
+    kept = [int(number) for number in re.findall(r"version (\d+) stable on shared", result.err)]
+    assert len(kept) >= 2, result.err
+    job.gone()
+    assert preemptions(job) == (1, 0)
+    # The next run is warned by a batch system, which ends it itself, or not after all.
+    run = job.start("-v", *levels, program=program)
+    until("it is restored", lambda: "joined" in run.text())
+    run.signal(signal.SIGUSR1)
+    until("it is learned at once", lambda: preemptions(job) == (2, 0))
+    enough.touch()
+    result = run.end()
+    assert (result.status, result.failures) == (0, [])
+    assert set(result.said("restored")) == {max(kept)}
+    job.check(program)
+    assert "2 preemptions in" in result.report["policy"]["why"]
+
+
+def preemptions(job: Job) -> tuple[int, int]:
+    """Those that the job's file tells the next run of, and the failures."""
+    kept = json.loads((job.home / "job.json").read_text()).get("learned", {})
+    return len(kept.get("preemptions", [])), len(kept.get("failures", []))
+
+
 def versions(run: Run) -> list[int]:
     """The versions that were captured, in their order."""
     return [int(number) for number in re.findall(r"version (\d+) captured", run.text())]

@@ -115,6 +115,14 @@ pub const KEYS: &[Key] = &[
     key(SAVES, "notice", "", "unknown: one version at SIGUSR1"),
     key(
         SAVES,
+        "preempt-signal",
+        "",
+        "none: SIGTERM ends the job in order at once",
+    ),
+    key(SAVES, "watts-compute", "", "time is saved, not energy"),
+    key(SAVES, "watts-checkpoint", "", "time is saved, not energy"),
+    key(
+        SAVES,
         "memory",
         "",
         "half of what is available on the machine, divided among its nodes",
@@ -292,7 +300,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 45] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 48] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -312,6 +320,9 @@ impl Settings {
             ("redo-max", &self.redo_max),
             ("time-limit", &self.time_limit),
             ("notice", &self.notice),
+            ("preempt-signal", &self.preempt_signal),
+            ("watts-compute", &self.watts_compute),
+            ("watts-checkpoint", &self.watts_checkpoint),
             ("memory", &self.memory),
             ("spares", &self.spares),
             ("max-restarts", &self.max_restarts),

@@ -69,6 +69,17 @@ pub struct Settings {
     /// as late as is safe
     #[arg(long, value_name = "TIME")]
     pub notice: Option<String>,
+    /// With --notice: this signal announces a preemption. After a last checkpoint at a level that
+    /// outlives the nodes the run is ended in order
+    #[arg(long, value_name = "TERM|USR1")]
+    pub preempt_signal: Option<String>,
+    /// With --interval auto: power of the job's nodes while they compute, for example 90kW; with
+    /// --watts-checkpoint energy is saved rather than time
+    #[arg(long, value_name = "POWER")]
+    pub watts_compute: Option<String>,
+    /// Their power while a checkpoint blocks the program, storage included
+    #[arg(long, value_name = "POWER")]
+    pub watts_checkpoint: Option<String>,
     /// Staging memory of each node; must hold two slots of its ranks
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,

@@ -8,7 +8,6 @@ use outlive_base::levels::LEVELS_MAX;
 use outlive_base::{Code, Entity, Error, JobName, Level, Ports, Result};
 use outlive_control::orders::{Bounds, LevelSetting, Policy};
 use outlive_control::standstill::HangRule;
-use outlive_control::steering::Wishes;
 use outlive_control::supervisor::Settings;
 use outlive_control::{inject, units};
 use outlive_launch::hosts::slurm;
@@ -22,6 +21,10 @@ use crate::machines;
 use crate::options::RunOptions;
 use crate::quiet;
 use crate::reproducible;
+
+mod wishes;
+
+use wishes::{preempt_signal, slurm_left_ms, wishes};
 
 /// Most emulated nodes: a keeper, an agent and a share of memory each.
 const NODES_MAX: u32 = 1_024;
@@ -145,7 +148,10 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     settings.domains = domains(config, nodes, &settings.levels)?;
     match policy(config, &settings.levels)? {
         Decides::Owner(policy) => settings.policy = policy,
-        Decides::Policy => settings.auto = Some(wishes(config, &settings.bounds)?),
+        Decides::Policy => {
+            settings.auto = Some(wishes(config, &settings.bounds)?);
+            settings.preempt_signal = preempt_signal(config)?;
+        }
     }
     settings.fresh = options.fresh;
     for text in &options.inject {
@@ -443,7 +449,7 @@ fn policy(config: &Config, levels: &[LevelSetting]) -> Result<Decides> {
     if auto {
         return Ok(Decides::Policy);
     }
-    for key in ["overhead-max", "redo-max", "time-limit", "notice"] {
+    for key in wishes::AUTO_ONLY {
         if !config.get(key).is_empty() {
             let reason = "only --interval auto can keep to it".to_owned();
             let remedy = "leave --every, the interval and /N of levels out, or this";
@@ -456,46 +462,6 @@ fn policy(config: &Config, levels: &[LevelSetting]) -> Result<Decides> {
         _ => Some(time(config, "interval", 1)?),
     };
     Ok(Decides::Owner(Policy { every, interval_ms }))
-}
-
-/// What the owner asks of the policy.
-fn wishes(config: &Config, bounds: &Bounds) -> Result<Wishes> {
-    let given = |key: &str, least_ms: u64| match config.get(key) {
-        "" => Ok(None),
-        _ => time(config, key, least_ms).map(Some),
-    };
-    let overhead_max = match config.get("overhead-max") {
-        "" => None,
-        text => {
-            let share = text
-                .trim()
-                .strip_suffix('%')
-                .and_then(|n| n.trim().parse().ok());
-            let share = share.filter(|percent: &f64| *percent > 0.0 && *percent <= 100.0);
-            let Some(share) = share else {
-                let reason = format!("'{}' is no share of the time", short(text));
-                let remedy = "give percent above 0 and up to 100, for example 1%";
-                return Err(refuse(config, "overhead-max", reason, remedy));
-            };
-            Some(share / 100.0)
-        }
-    };
-    Ok(Wishes {
-        overhead_max,
-        lost_max_ms: given("redo-max", 1_000)?,
-        ends_after_ms: given("time-limit", 1_000)?.or_else(slurm_left_ms),
-        notice_ms: given("notice", 1_000)?,
-        commit_ms: bounds.commit_ms,
-        ..Wishes::default()
-    })
-}
-
-/// What is left of the Slurm job in which this runs, in milliseconds.
-fn slurm_left_ms() -> Option<u64> {
-    let end: u64 = std::env::var("SLURM_JOB_END_TIME").ok()?.parse().ok()?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    end.checked_mul(1_000)?
-        .checked_sub(u64::try_from(now.as_millis()).ok()?)
 }
 
 fn memory(config: &Config, nodes: u32) -> Result<u64> {
@@ -633,6 +599,15 @@ mod tests {
         assert_eq!(auto.lost_max_ms, Some(600_000));
         assert_eq!(auto.ends_after_ms, Some(43_200_000));
         assert_eq!(auto.notice_ms, Some(120_000));
+        assert_eq!((auto.preempts, auto.energy), (false, None));
+        let spot = ["--notice", "30s", "--preempt-signal", "TERM"];
+        let powers = ["--watts-compute", "90kW", "--watts-checkpoint", "65000"];
+        let set = planned(&[&spot[..], &powers].concat()).unwrap().settings;
+        assert_eq!(set.preempt_signal, Some(outlive_control::ended::SIGTERM));
+        let auto = set.auto.unwrap();
+        let energy = auto.energy.unwrap();
+        assert_eq!((energy.compute, energy.checkpoint), (90e3, 65e3));
+        assert!(auto.preempts);
         assert!(
             planned(&["--interval", "auto"])
                 .unwrap()
@@ -656,6 +631,20 @@ mod tests {
             &["--job", "../x"],
             &["--levels", "memory,memory"],
             &["--levels", "tape"],
+            &["--preempt-signal", "TERM"],
+            &["--preempt-signal", "KILL", "--notice", "30s"],
+            &["--watts-compute", "90kW"],
+            &["--watts-checkpoint", "90kW"],
+            &["--watts-compute", "0", "--watts-checkpoint", "1"],
+            &["--watts-compute", "nan", "--watts-checkpoint", "1"],
+            &[
+                "--every",
+                "3",
+                "--watts-compute",
+                "1",
+                "--watts-checkpoint",
+                "1",
+            ],
             &["--levels", "partner"],
             &["--levels", "shared/0"],
             &["--memory", "10"],

@@ -11,15 +11,17 @@
 //! begun to compute; time is the time of watching, in all runs of the job.
 
 mod gate;
+mod leaving;
 
 use std::collections::BTreeMap;
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Level, Survives, Time, Version, count};
 use outlive_planner::classes::Mask;
+pub use outlive_planner::online::Energy;
 use outlive_planner::online::cost::CostPrior;
 use outlive_planner::online::learned::{Known, Learned, Lost};
-use outlive_planner::online::rate::RatePrior;
+use outlive_planner::online::rate::{EVENTS, RatePrior};
 use outlive_planner::online::{Adaptive, LevelPrior, Policy as _, Seen, Settings, Why};
 
 use crate::orders::Bounds;
@@ -49,11 +51,9 @@ const GAP_MIN: f64 = 0.5;
 const KEEP_EVERY: Time = Time::from_secs(60);
 
 /// Before anything was seen: a job stops once a day, and each node fails once in five years
-/// with its memory, and once with its storage. Known as badly as from a fifth of a failure:
-/// two failures in an hour say more.
+/// with its memory, and once with its storage. Known as badly as from [`EVENTS`] failures.
 const STOPS_SECONDS: f64 = 86_400.0;
 const NODE_SECONDS: f64 = 5.0 * 365.25 * 86_400.0;
-const EVENTS: f64 = 0.2;
 /// Costs before the first is measured: a factor of ten either way.
 const GUESS: CostPrior = CostPrior {
     seconds: 0.1,
@@ -75,6 +75,11 @@ pub struct Wishes {
     pub ends_after_ms: Option<u64>,
     /// So many milliseconds after a warning the run is ended.
     pub notice_ms: Option<u64>,
+    /// The warning is that of a preemption: the run ends itself before, and its machines are lost
+    /// with what they store.
+    pub preempts: bool,
+    /// The powers, if energy is to be saved rather than time.
+    pub energy: Option<Energy>,
     /// Within so many milliseconds after its capture a version is kept at a level, or not.
     pub commit_ms: u64,
     /// Between two checkpoints at all levels, while their costs are not known, in milliseconds.
@@ -92,6 +97,8 @@ impl Default for Wishes {
             lost_max_ms: None,
             ends_after_ms: None,
             notice_ms: None,
+            preempts: false,
+            energy: None,
             commit_ms: Bounds::default().commit_ms,
             first_ms: FIRST_MS,
             least_ms: LEAST_MS,
@@ -123,6 +130,11 @@ pub struct Steering {
     first: Time,
     /// From a warning to the end, if the owner has said it.
     notice: Option<Time>,
+    /// When the run is ended anyway, if that was known at its beginning.
+    ends: Option<Time>,
+    leaving: Option<leaving::Leaving>,
+    /// Levels that outlast the run.
+    outlasting: Mask,
     /// The program computes: all ranks have registered.
     computing: bool,
     asked: Option<Asked>,
@@ -175,26 +187,27 @@ impl Steering {
             restart: cost(known(level).restart),
             failures: rates[place],
         };
-        let outlasting = levels.iter().enumerate();
-        let outlasting = outlasting.filter(|(_, level)| level.store() != StoreKind::Keeper);
+        let outlasting = leaving::outlasting(levels, wishes.preempts);
         let settings = Settings {
             levels: levels.iter().enumerate().map(prior).collect(),
             capture: cost(learned.capture),
             beyond: rates[levels.len()],
-            outlasting: outlasting.map(|(place, _)| 1 << place).sum(),
+            outlasting,
             budget: wishes.overhead_max,
             lost_max: wishes.lost_max_ms.map(|ms| ms as f64 / 1e3),
             ends_at: wishes.ends_after_ms.map(|ms| before + ms as f64 / 1e3),
-            energy: None,
+            notice: leaving::notice(wishes),
+            energy: wishes.energy,
             interference: INTERFERENCE,
             least: wishes.least_ms as f64 / 1e3,
             ahead: true,
         };
         let mut policy = Adaptive::new(settings);
         policy.see(0.0, Seen::Gap { seconds: GAP_MIN });
-        for failure in &learned.failures {
-            let survive = survivors(levels, failure.lost);
-            policy.see(failure.at - learned.since, Seen::Stopped { survive });
+        for (at, lost) in history(&learned) {
+            let survive = lost.map(|lost| survivors(levels, lost));
+            let seen = survive.map_or(Seen::Preempted, |survive| Seen::Stopped { survive });
+            policy.see(at - learned.since, seen);
         }
         let measured = levels.iter().enumerate();
         let measured = measured.filter(|(_, level)| known(level).background.is_some());
@@ -207,6 +220,9 @@ impl Steering {
             writing_max: Time::from_ms(wishes.commit_ms.saturating_mul(2)) + BUSY_PAUSE,
             first: Time::from_ms(wishes.first_ms),
             notice: wishes.notice_ms.map(Time::from_ms),
+            ends: wishes.ends_after_ms.map(|ms| now + Time::from_ms(ms)),
+            leaving: None,
+            outlasting,
             computing: false,
             asked: None,
             flying: BTreeMap::new(),
@@ -322,9 +338,10 @@ impl Steering {
         };
         let mine = self.flying.get(&place).filter(|at| at.0 == version);
         let since = mine.map(|(_, since)| *since);
-        if since.is_some() {
+        if let Some(since) = since {
             self.flying.remove(&place);
             self.turn_over(place);
+            self.saved(since, place);
         }
         let newest = self.newest.entry(place).or_insert(version);
         *newest = version.max(*newest);
@@ -364,15 +381,6 @@ impl Steering {
         }
     }
 
-    /// The run was warned that it will be ended. Of several warnings the earliest end counts, and
-    /// nothing follows where nobody has said how long after them it comes.
-    pub fn warned(&mut self, now: Time) {
-        if let Some(notice) = self.notice {
-            let at = self.at(now + notice);
-            self.policy.see(self.at(now), Seen::EndsBy { at });
-        }
-    }
-
     /// The job stops without a failure.
     pub fn ended(&mut self) {
         self.leave_turns();
@@ -386,11 +394,14 @@ impl Steering {
         let Some((since, lost)) = self.failed else {
             return;
         };
+        self.looked = None;
+        if self.was_announced(since, lost) {
+            return;
+        }
         let at = self.at(since);
         let survive = survivors(&self.levels, lost);
         self.policy.see(at, Seen::Stopped { survive });
         self.learned.fail(at + self.zero, lost);
-        self.looked = None;
         self.kept = None;
     }
 
@@ -436,7 +447,7 @@ impl Steering {
             }
             false => self.decide(now)?,
         };
-        if self.must_offer(mask) {
+        if self.must_offer(mask) && !self.is_leaving(now) {
             self.offer_turn(now, mask);
             return None;
         }
@@ -475,7 +486,10 @@ impl Steering {
             return None;
         }
         let busy: Mask = self.flying.keys().map(|place| 1 << place).sum();
-        let busy = busy | self.not_its_turn(now);
+        let busy = match self.is_leaving(now) {
+            true => busy,
+            false => busy | self.not_its_turn(now),
+        };
         let decision = self.policy.decide(self.at(now), busy);
         if decision.levels == 0 {
             self.wake = Some(now + BUSY_PAUSE);
@@ -500,8 +514,8 @@ impl Steering {
     }
 
     /// When it wants to be asked again, if nothing happens.
-    pub const fn wake(&self) -> Option<Time> {
-        self.wake
+    pub fn wake(&self) -> Option<Time> {
+        self.wake.into_iter().chain(self.leaves()).min()
     }
 
     // ---- what is known ----
@@ -513,7 +527,8 @@ impl Steering {
         }
         let (capture, levels) = self.policy.costs();
         // Nothing was learned yet.
-        if capture.seen() == 0 && self.learned.failures.is_empty() && !at_once {
+        let past = self.learned.failures.len() + self.learned.preemptions.len();
+        if capture.seen() == 0 && past == 0 && !at_once {
             return None;
         }
         self.kept = Some(now);
@@ -612,7 +627,13 @@ impl Steering {
             false => "",
         };
         let turns = self.turn_words();
-        format!("{used}{turns}: {seen} in {watched}, a version blocks for {blocked}{over}")
+        let preempted = match self.learned.preemptions.len() as u64 {
+            0 => String::new(),
+            number => format!(" and {}", count(number, "preemption")),
+        };
+        format!(
+            "{used}{turns}: {seen}{preempted} in {watched}, a version blocks for {blocked}{over}"
+        )
     }
 }
 
@@ -626,6 +647,16 @@ fn survivors(levels: &[Level], lost: Lost) -> Mask {
     let levels = levels.iter().enumerate();
     let alive = levels.filter(|(_, level)| survives(**level));
     alive.map(|(place, _)| 1 << place).sum()
+}
+
+/// What stopped the job in the order of time, and what each took; none: it was preempted.
+fn history(learned: &Learned) -> Vec<(f64, Option<Lost>)> {
+    let failures = learned.failures.iter();
+    let failures = failures.map(|failure| (failure.at, Some(failure.lost)));
+    let preemptions = learned.preemptions.iter().map(|at| (*at, None));
+    let mut all: Vec<_> = failures.chain(preemptions).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all
 }
 
 /// What is believed before anything is seen: for each level the failures that need it, and

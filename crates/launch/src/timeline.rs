@@ -270,6 +270,15 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             let text = "SIGUSR1: the next version that is offered is kept at all levels";
             (Plain, Usual, text.to_owned())
         }
+        Event::Announced { signal, notice_ms } => {
+            let name = outlive_control::ended::signal_name(*signal);
+            let notice = outlive_control::units::show_ms(*notice_ms as f64);
+            let text = format!(
+                "{name}: preempted in {notice}: the last version is taken, then the job ends; \
+                 once more ends it now"
+            );
+            (Plain, Bad, text)
+        }
         Event::Finishing => (Verbose, Dim, "finishing flushes".to_owned()),
         Event::Health { node, change } => of_health(*node, change),
         Event::Warning(error) => (Plain, Bad, format!("warning: {error}")),

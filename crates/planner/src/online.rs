@@ -18,7 +18,7 @@ pub mod learned;
 pub mod rate;
 pub mod schedule;
 
-pub use adaptive::{Adaptive, Advice, Energy, LevelAdvice, LevelPrior, Settings};
+pub use adaptive::{Adaptive, Advice, Energy, LevelAdvice, LevelPrior, Notice, Settings};
 pub use fixed::{Every, Fixed};
 
 use crate::classes::Mask;
@@ -76,6 +76,14 @@ pub enum Seen {
         holds: Mask,
         /// Seconds that reading it took; 0: not known.
         seconds: f64,
+    },
+    /// It was announced that the job will be taken off its machine ([`Seen::EndsBy`] says when):
+    /// no failure, and as often as it is announced.
+    Preempted,
+    /// The job was ended as announced.
+    Ended {
+        /// Levels that survive it, whether they hold a version or not.
+        survive: Mask,
     },
     /// The job will be ended by then: a limit of its wall-time, a scheduler's warning, the
     /// notice of a preemption. The earliest counts; `f64::INFINITY` takes all back.

@@ -34,6 +34,8 @@ pub struct Spent {
     pub restart: f64,
     /// How often the job was stopped.
     pub stops: u64,
+    /// How often it was preempted.
+    pub preemptions: u64,
     /// How often it began anew.
     pub anew: u64,
 }
@@ -258,6 +260,16 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
         let (lost, stops): (&[u32], bool) = match event {
             Event::Light => (&[], true),
             Event::Nodes(nodes) => (nodes, !nodes.is_empty()),
+            Event::Announced { seconds } => {
+                let at = self.now + seconds;
+                self.policy.see(self.now, Seen::Preempted);
+                self.policy.see(self.now, Seen::EndsBy { at });
+                return false;
+            }
+            Event::Preempted => {
+                self.preempted();
+                return true;
+            }
             Event::Servers { place, stops } => {
                 for level in 0..self.levels.len() {
                     if self.levels[level].scheme == (Scheme::Shared { servers: *place }) {
@@ -299,6 +311,22 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
             }
         }
         true
+    }
+
+    /// The job goes on elsewhere, from what lies on no machine of its own.
+    fn preempted(&mut self) {
+        self.spent.preemptions += 1;
+        let shared = |level: &Level| matches!(level.scheme, Scheme::Shared { .. });
+        let mut survive: Mask = 0;
+        for (bit, level) in self.levels.iter().enumerate() {
+            let store = &mut self.stores[bit];
+            (store.flight, store.missing) = (None, Vec::new());
+            match shared(level) {
+                true => survive |= 1 << bit,
+                false => store.version = None,
+            }
+        }
+        self.policy.see(self.now, Seen::Ended { survive });
     }
 
     /// The level with the newest version; of equal ones that with the least restart time.

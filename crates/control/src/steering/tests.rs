@@ -1,5 +1,7 @@
 use super::*;
 
+mod preempted;
+
 const LEVELS: [Level; 3] = [Level::MEMORY, Level::DISK, Level::PARTNER];
 
 /// A job that offers a version every so often, with writes that take their time.
@@ -326,9 +328,9 @@ fn after_a_warning_the_last_version_is_as_late_as_the_notice_allows() {
         });
         world.writes = 2.0;
         world.compute(100.0);
-        world.steering.warned(world.now);
+        world.steering.warned(world.now, None);
         world.compute(20.0);
-        world.steering.warned(world.now);
+        world.steering.warned(world.now, None);
         world.compute(40.0);
         let beyond = |levels: &[Level]| levels.iter().any(|level| *level != Level::MEMORY);
         let late = world.taken.into_iter().filter(|(at, _)| *at > 120.0);

@@ -50,6 +50,10 @@ impl Supervisor {
     }
 
     pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, from_terminal: bool) {
+        let announces = self.set.preempt_signal == Some(signal) && self.announced.is_none();
+        if announces && self.interrupts == 0 && self.is_alive() {
+            return self.on_announced(now, signal);
+        }
         if signal == SIGUSR1 {
             return self.on_warned(now);
         }

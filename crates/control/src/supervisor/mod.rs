@@ -210,6 +210,8 @@ pub struct Supervisor {
     interrupts: u32,
     /// A checkpoint is to be taken before the job is ended from outside.
     warned: bool,
+    /// The signal that has announced a preemption.
+    announced: Option<i32>,
     injections: Vec<injections::Tracked>,
     rank_hits: BTreeMap<Rank, Time>,
     last_probe: Time,
@@ -282,6 +284,7 @@ impl Supervisor {
             verdict: None,
             interrupts: 0,
             warned: false,
+            announced: None,
             injections: injections::track(&set.injections),
             rank_hits: BTreeMap::new(),
             last_probe: now,

@@ -6,10 +6,13 @@ use crate::orders::{Order, Step};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
 use outlive_planner::online::learned::Lost;
 
-use super::{Action, Event, Phase, Said, Settings, Site, Storage, Supervisor};
+use super::{Action, Event, Phase, Said, Settings, Site, Storage, Supervisor, Verdict};
 use crate::report::{PolicyEntry, PolicyLevel};
 use crate::steering::Steering;
 use crate::units::show_ms;
+
+/// What an orderly end takes beside the command's own: the last words of the agents and files.
+const ORDERLY_MS: u64 = 1_000;
 
 /// A version that some nodes have captured.
 #[derive(Debug)]
@@ -50,6 +53,14 @@ impl Supervisor {
         let Some(steering) = &mut self.steering else {
             return;
         };
+        if let Some(signal) = self.announced
+            && steering.is_time_to_leave(now)
+            && self.verdict.is_none()
+        {
+            self.end_command(now, Some(crate::ended::SIGTERM), self.set.kill_grace_ms);
+            let status = crate::ended::Ended::Signal(signal).exit_status();
+            return self.wind_down(now, Verdict::Interrupted(status));
+        }
         let levels = steering.ask(now);
         let (entry, news) = steering.entry(now);
         if self.report.policy.as_ref() != Some(entry) {
@@ -81,9 +92,24 @@ impl Supervisor {
     pub(super) fn on_warned(&mut self, now: Time) {
         self.warned = self.is_alive();
         if let Some(steering) = &mut self.steering {
-            steering.warned(now);
+            steering.warned(now, None);
         }
         self.tell(Event::Warned);
+        self.checkpoint_if_warned();
+    }
+
+    /// The machines will be taken away: as a warning, and the run ends itself before, so that its
+    /// last version is whole and its files say so.
+    pub(super) fn on_announced(&mut self, now: Time, signal: i32) {
+        self.announced = Some(signal);
+        self.warned = true;
+        if let Some(steering) = &mut self.steering {
+            let reserve = Time::from_ms(self.set.kill_grace_ms.saturating_add(ORDERLY_MS));
+            steering.warned(now, Some(reserve));
+        }
+        let wishes = self.set.auto.as_ref();
+        let notice_ms = wishes.and_then(|wishes| wishes.notice_ms).unwrap_or(0);
+        self.tell(Event::Announced { signal, notice_ms });
         self.checkpoint_if_warned();
     }
 

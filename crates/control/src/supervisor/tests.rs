@@ -5,6 +5,7 @@ mod endings;
 mod failures;
 mod hangs;
 mod injections;
+mod preempted;
 mod silences;
 mod views;
 

@@ -70,6 +70,9 @@ pub struct Settings {
     pub policy: Policy,
     /// It is decided by costs and failures; `policy` then says nothing.
     pub auto: Option<Wishes>,
+    /// A signal that announces a preemption, the first time that it comes: a last version, then an
+    /// orderly end.
+    pub preempt_signal: Option<i32>,
     /// Versions to keep.
     pub keep: u32,
     /// How copies are read before they are needed.
@@ -140,6 +143,7 @@ impl Settings {
             levels: Vec::new(),
             policy: Policy::default(),
             auto: None,
+            preempt_signal: None,
             keep: 2,
             scrub: ScrubSetting::default(),
             transfer: TransferSetting::default(),
@@ -564,6 +568,14 @@ pub enum Event {
     },
     /// A signal says that the job will be ended from outside: a checkpoint is taken now.
     Warned,
+    /// A signal announces a preemption: a checkpoint is taken now and another one as late as that
+    /// is safe, then the job ends in order.
+    Announced {
+        /// Its number.
+        signal: i32,
+        /// Until the machines are taken away, in milliseconds.
+        notice_ms: u64,
+    },
     /// A signal asks for the end.
     Interrupted {
         /// Its number.

@@ -295,6 +295,10 @@ mod tests {
                 spares_left: None,
             },
             Event::Warned,
+            Event::Announced {
+                signal: 15,
+                notice_ms: 30_000,
+            },
             Event::Finishing,
             Event::Warning(error.clone()),
             Event::More {

@@ -5,8 +5,8 @@
 //! reaches the level's interval; intervals come from [`schedule`] with what has been learned.
 //! So a burst of failures shortens the intervals by itself, and a slow store lengthens them.
 
-use super::cost::{Cost, CostPrior};
-use super::rate::{RatePrior, Rates};
+use super::cost::{Cost, CostPrior, late};
+use super::rate::{Rate, RatePrior, Rates};
 use super::schedule::{Limits, Rung, Schedule, schedule};
 use super::{Decision, Policy, Seen, Why};
 use crate::classes::Mask;
@@ -38,6 +38,15 @@ pub struct Energy {
     pub checkpoint: f64,
 }
 
+/// Preemptions that are announced: the job is ended some time later, and goes on elsewhere.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Notice {
+    /// Seconds from the announcement to the end.
+    pub seconds: f64,
+    /// How often that happens.
+    pub rate: RatePrior,
+}
+
 /// What a job asks for.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
@@ -56,6 +65,9 @@ pub struct Settings {
     pub lost_max: Option<f64>,
     /// When the job will be ended, if that is known.
     pub ends_at: Option<f64>,
+    /// If it may be preempted. What a preemption costs beyond the notice's own time depends on
+    /// whether a version fits into it: only that shortens intervals.
+    pub notice: Option<Notice>,
     /// If given, energy is saved rather than time.
     pub energy: Option<Energy>,
     /// The share of background writing by which the program is slower.
@@ -105,6 +117,7 @@ impl Settings {
             budget: None,
             lost_max: None,
             ends_at: None,
+            notice: None,
             energy: None,
             interference: 0.0,
             least: 0.0,
@@ -162,6 +175,8 @@ pub struct Adaptive {
     restarts: Vec<Cost>,
     /// For each level, and last for what none survives.
     rates: Rates,
+    /// Of preemptions.
+    preempted: Option<Rate>,
     /// Seconds of computing that the state of the program stands for, up to `resumed`.
     position: f64,
     resumed: f64,
@@ -199,6 +214,7 @@ impl Adaptive {
             backgrounds: of(|level| level.background),
             restarts: of(|level| level.restart),
             rates: Rates::new(&failures.chain([settings.beyond]).collect::<Vec<_>>()),
+            preempted: settings.notice.map(|notice| Rate::new(notice.rate)),
             position: 0.0,
             resumed: 0.0,
             held: vec![None; levels],
@@ -268,6 +284,9 @@ impl Adaptive {
             return plan.clone();
         }
         self.rates.pass(at);
+        if let Some(rate) = &mut self.preempted {
+            rate.pass(at);
+        }
         let found = schedule(&self.rungs(), &self.limits());
         self.plan = Some((at, found.clone()));
         found
@@ -284,7 +303,24 @@ impl Adaptive {
                 rate: self.rates.mean(level),
             }
         };
-        (0..self.costs.len()).map(rung).collect()
+        let mut rungs: Vec<Rung> = (0..self.costs.len()).map(rung).collect();
+        // What outlasts the job restores it after a preemption, as the least stable of them.
+        let outlasting = self.settings.outlasting.trailing_zeros() as usize;
+        if let (Some(rate), Some(rung)) = (self.surprises(), rungs.get_mut(outlasting)) {
+            rung.rate += rate;
+        }
+        rungs
+    }
+
+    /// How often a preemption takes what was computed since the newest version that outlasts
+    /// it, because none can be written within its notice: per second. One for which that can be
+    /// done costs the same whatever the interval.
+    fn surprises(&self) -> Option<f64> {
+        let (notice, rate) = (self.settings.notice?, self.preempted.as_ref()?);
+        let level = self.refuge()?;
+        let costs = [&self.capture, &self.costs[level], &self.backgrounds[level]];
+        // The next offer comes somewhere between now and the longest time between two.
+        Some(rate.mean() * late(&costs, notice.seconds - 0.5 * self.gap))
     }
 
     /// Computing that a failure for which `level` is needed would cost, if all writes under
@@ -300,6 +336,29 @@ impl Adaptive {
     /// Seconds that a write to this level surely takes, all in all.
     fn surely(&self, level: usize) -> f64 {
         self.capture.high() + self.costs[level].high() + self.backgrounds[level].high()
+    }
+
+    /// True if a write to this level is worth a try before the end: if it will surely be whole; and
+    /// if it will as likely as not, where more than such a write would be lost without.
+    fn fits(&self, level: usize, at: f64) -> bool {
+        let likely =
+            self.capture.mean() + self.costs[level].mean() + self.backgrounds[level].mean();
+        let surely = self.surely(level);
+        let lost = self.exposure(level) + (at - self.resumed).max(0.0);
+        at + surely <= self.ends_at || (at + likely <= self.ends_at && lost > surely)
+    }
+
+    /// True if the job is about to be ended and no version that outlasts it can be had before:
+    /// what it computes on is lost. `busy` as in [`Policy::decide`].
+    pub fn is_spent(&self, at: f64, busy: Mask) -> bool {
+        let refuge = self.refuge().filter(|_| self.ends_at.is_finite());
+        refuge.is_some_and(|level| busy & (1 << level) == 0 && !self.fits(level, at))
+    }
+
+    /// Preemptions that were announced, and how often they come, per second.
+    pub fn preemptions(&self) -> Option<(u64, f64)> {
+        let rate = self.preempted.as_ref()?;
+        Some((rate.seen(), rate.mean()))
     }
 
     /// Of the levels that outlast the job, the one that is written soonest.
@@ -318,6 +377,17 @@ impl Adaptive {
     fn compute_until(&mut self, at: f64) {
         self.position += (at - self.resumed).max(0.0);
         self.resumed = self.resumed.max(at);
+    }
+
+    /// The program was stopped, and these levels survive.
+    fn stop(&mut self, survive: Mask) {
+        self.wanted = 0;
+        for level in 0..self.costs.len() {
+            self.writing[level] = None;
+            if survive & (1 << level) == 0 {
+                self.held[level] = None;
+            }
+        }
     }
 
     /// The program offers a checkpoint so long after the last.
@@ -425,16 +495,19 @@ impl Policy for Adaptive {
             }
             Seen::Lost { level } => (self.held[level], self.writing[level]) = (None, None),
             Seen::Stopped { survive } => {
-                self.wanted = 0;
                 let levels = self.costs.len();
                 let needed = (0..levels).find(|&level| survive & (1 << level) != 0);
                 self.rates.fail(needed.unwrap_or(levels), at);
-                for level in 0..levels {
-                    self.writing[level] = None;
-                    if survive & (1 << level) == 0 {
-                        self.held[level] = None;
-                    }
+                self.stop(survive);
+            }
+            Seen::Preempted => {
+                if let Some(rate) = &mut self.preempted {
+                    rate.fail(at);
                 }
+            }
+            Seen::Ended { survive } => {
+                self.stop(survive);
+                self.ends_at = self.settings.ends_at.unwrap_or(f64::INFINITY);
             }
             Seen::Restarted {
                 from,
@@ -483,7 +556,7 @@ impl Policy for Adaptive {
         if let Some((level, latest)) = self.last_call()
             && at >= latest
         {
-            let fits = at + self.surely(level) <= self.ends_at;
+            let fits = self.fits(level, at);
             let idle = busy & (1 << level) == 0;
             if fits && idle && self.exposure(level) > 0.0 {
                 return self.save(1 << level, Why::Ending);

@@ -19,6 +19,8 @@ const DRIFT: f64 = 0.15;
 const NOISE: f64 = 0.2;
 /// Beyond so many standard deviations it is taken for a change, not for noise.
 const SURPRISE: f64 = 3.0;
+/// More variance than this no sum needs: moments of wider ones are beyond all numbers.
+const SPREAD_MAX: f64 = 100.0;
 /// A write takes at least this: times of 0 have no logarithm.
 const SECONDS_MIN: f64 = 1e-6;
 
@@ -84,6 +86,29 @@ impl Cost {
     }
 }
 
+/// The probability that these together take longer than so many seconds: the sum of log-normal
+/// costs is taken for log-normal with the same two moments (L. F. Fenton, *The Sum of Log-Normal
+/// Probability Distributions in Scatter Transmission Systems*, IRE Trans. Commun. Syst. 8, 1960).
+pub fn late(costs: &[&Cost], seconds: f64) -> f64 {
+    let (mut mean, mut variance) = (0.0, 0.0);
+    for cost in costs {
+        let middle = cost.mean();
+        if middle > 0.0 {
+            let spread = (cost.variance + DRIFT * DRIFT + NOISE * NOISE).min(SPREAD_MAX);
+            let expected = middle * libm::exp(0.5 * spread);
+            mean += expected;
+            variance += expected * expected * libm::expm1(spread);
+        }
+    }
+    if mean <= 0.0 || seconds <= 0.0 {
+        return if seconds <= 0.0 { 1.0 } else { 0.0 };
+    }
+    let spread = libm::log1p(variance / (mean * mean));
+    let middle = libm::log(mean) - 0.5 * spread;
+    let apart = (libm::log(seconds) - middle) / libm::sqrt(spread);
+    0.5 * libm::erfc(apart / core::f64::consts::SQRT_2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,6 +129,36 @@ mod tests {
             let ratio = cost.mean() / (20.0 * factor);
             assert!((0.6..1.7).contains(&ratio), "{cost:?}");
         }
+    }
+
+    /// One cost exactly; two against drawing them.
+    #[test]
+    fn how_likely_a_sum_of_costs_is_late() {
+        use outlive_base::rng::Sequence;
+        let cost = |seconds: f64, spread: f64| Cost::new(CostPrior { seconds, spread });
+        let one = cost(20.0, 0.4);
+        let sd = libm::sqrt(0.4 * 0.4 + DRIFT * DRIFT + NOISE * NOISE);
+        assert!((late(&[&one], 20.0) - 0.5).abs() < 1e-12);
+        assert!((late(&[&one], 20.0 * libm::exp(2.0 * sd)) - 0.022_750_132).abs() < 1e-8);
+        assert_eq!((late(&[&one], 0.0), late(&[], 1.0)), (1.0, 0.0));
+        let seed = outlive_base::seed!();
+        let mut random = Sequence::new(seed, 0);
+        let mut unit = || ((random.u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        let other = cost(5.0, 0.6);
+        let other_sd = libm::sqrt(0.6 * 0.6 + DRIFT * DRIFT + NOISE * NOISE);
+        let (draws, mut above) = (20_000, 0);
+        for _ in 0..draws {
+            // Box and Muller: two normal numbers.
+            let radius = libm::sqrt(-2.0 * libm::log(unit()));
+            let (a, b) = libm::sincos(2.0 * core::f64::consts::PI * unit());
+            let sum = 20.0 * libm::exp(sd * radius * a) + 5.0 * libm::exp(other_sd * radius * b);
+            above += u32::from(sum > 35.0);
+        }
+        let (found, drawn) = (
+            late(&[&one, &other], 35.0),
+            f64::from(above) / f64::from(draws),
+        );
+        assert!((found - drawn).abs() < 0.03, "seed {seed}: {found} {drawn}");
     }
 
     #[test]

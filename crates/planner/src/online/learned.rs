@@ -94,6 +94,9 @@ pub struct Learned {
     /// Failures after that, oldest first.
     #[serde(default)]
     pub failures: Vec<Failure>,
+    /// Preemptions that were announced after that, in seconds of watching, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub preemptions: Vec<f64>,
     /// For how long a checkpoint blocks the program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capture: Option<Known>,
@@ -106,8 +109,28 @@ impl Learned {
     /// One more failure; the oldest is forgotten where there are too many.
     pub fn fail(&mut self, at: f64, lost: Lost) {
         self.failures.push(Failure { at, lost });
-        if self.failures.len() > FAILURES_MAX {
-            self.since = self.failures.remove(0).at;
+        self.forget();
+    }
+
+    /// One more preemption that was announced; likewise.
+    pub fn preempt(&mut self, at: f64) {
+        self.preemptions.push(at);
+        self.forget();
+    }
+
+    /// Both are known for the same time, so that no rate seems to fall.
+    fn forget(&mut self) {
+        while self.failures.len() + self.preemptions.len() > FAILURES_MAX {
+            let failed = self
+                .failures
+                .first()
+                .map_or(f64::INFINITY, |first| first.at);
+            let preempted = self.preemptions.first().copied().unwrap_or(f64::INFINITY);
+            self.since = failed.min(preempted);
+            match failed <= preempted {
+                true => drop(self.failures.remove(0)),
+                false => drop(self.preemptions.remove(0)),
+            }
         }
     }
 
@@ -116,10 +139,19 @@ impl Learned {
         if !(0.0..=SECONDS_MAX).contains(&self.seconds) {
             return Some("the time for which the job was watched is none");
         }
-        if self.failures.len() > FAILURES_MAX || self.levels.len() > LEVELS_MAX {
+        if self.failures.len() + self.preemptions.len() > FAILURES_MAX
+            || self.levels.len() > LEVELS_MAX
+        {
             return Some("there is too much of it");
         }
         let mut before = self.since;
+        let mut last = self.since;
+        for &at in &self.preemptions {
+            if !(last..=self.seconds).contains(&at) {
+                return Some("preemptions are out of order");
+            }
+            last = at;
+        }
         if !(0.0..=self.seconds).contains(&before) {
             return Some("it begins after its end");
         }
@@ -165,6 +197,19 @@ mod tests {
         assert!(bad(|it| it.since = 3.5));
         assert!(bad(|it| it.failures[7].at = 1e9));
         assert!(bad(|it| it.failures.swap(1, 5)));
+        assert!(bad(|it| it.preemptions = vec![1.0]));
+        assert!(bad(|it| it.preemptions = vec![9.0, 8.0]));
+        let mut both = learned.clone();
+        both.preempt(5_000.0);
+        assert_eq!((both.failures.len(), both.since), (FAILURES_MAX - 1, 3.0));
+        for n in 0..FAILURES_MAX {
+            both.preempt(6_000.0 + n as f64);
+        }
+        assert_eq!(
+            (both.failures.len(), both.preemptions.len()),
+            (0, FAILURES_MAX)
+        );
+        assert_eq!((both.since, both.fault()), (5_000.0, None));
         let cost = |seconds, spread| Known {
             seconds,
             spread,

@@ -36,6 +36,9 @@ impl RatePrior {
     }
 }
 
+/// A guess of a rate is worth so many failures, in a running job and in simulation.
+pub const EVENTS: f64 = 1.0;
+
 /// The rate changes once in so many failures: a prior.
 const CHANGE_EVERY: f64 = 20.0;
 /// After a change the rate is known as from so many failures at the mean of before.
@@ -112,8 +115,9 @@ impl Rate {
             let next = if self.firm { at } else { at.min(self.next) };
             let seconds = (next - self.until).max(0.0);
             for run in &mut self.runs {
-                // The probability that nothing fails: (b / (b + t))^a.
-                run.weight *= libm::pow(run.seconds / (run.seconds + seconds), run.shape);
+                // The probability that nothing fails: (b / (b + t))^a. A power would take three
+                // times as long, and most of the time of a policy goes here.
+                run.weight *= libm::exp(-run.shape * libm::log1p(seconds / run.seconds));
                 run.seconds += seconds;
             }
             self.until = next;

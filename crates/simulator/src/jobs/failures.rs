@@ -25,6 +25,13 @@ pub enum Event {
         /// Whether that stops the job.
         stops: bool,
     },
+    /// It is announced that the machines will be taken away.
+    Announced {
+        /// Seconds until then.
+        seconds: f64,
+    },
+    /// The machines were taken away, as announced, with all that lies on them.
+    Preempted,
 }
 
 /// Where failures come from.
@@ -82,6 +89,60 @@ impl Failing for Changing<'_> {
         }
         let (at, event) = self.then.take();
         (self.at + at, event)
+    }
+}
+
+/// Failures, and preemptions that come at a constant rate, each announced some time before. After
+/// one the next may be announced at once.
+pub struct Preempting<F> {
+    failures: F,
+    random: Sequence,
+    every: f64,
+    notice: f64,
+    /// When the next is announced, or the machines are taken away.
+    next: f64,
+    announced: bool,
+}
+
+impl<F> Preempting<F> {
+    /// Preemptions `every` so many seconds on average, announced `notice` seconds before; of
+    /// stream `stream` under a seed.
+    pub fn new(failures: F, every: f64, notice: f64, seed: u64, stream: u64) -> Preempting<F> {
+        let mut preempting = Preempting {
+            failures,
+            random: Sequence::new(seed, stream),
+            every,
+            notice,
+            next: 0.0,
+            announced: false,
+        };
+        preempting.next = preempting.wait();
+        preempting
+    }
+
+    fn wait(&mut self) -> f64 {
+        let unit = ((self.random.u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        -self.every * libm::log(unit)
+    }
+}
+
+impl<F: Failing> Failing for Preempting<F> {
+    fn next_at(&self) -> f64 {
+        self.failures.next_at().min(self.next)
+    }
+    fn take(&mut self) -> (f64, Event) {
+        if self.failures.next_at() < self.next {
+            return self.failures.take();
+        }
+        let at = self.next;
+        self.announced = !self.announced;
+        if self.announced {
+            self.next += self.notice;
+            let seconds = self.notice;
+            return (at, Event::Announced { seconds });
+        }
+        self.next += self.wait();
+        (at, Event::Preempted)
     }
 }
 
@@ -338,6 +399,7 @@ mod tests {
                         Event::Nodes(lost) if lost.len() == 1 => nodes += 1.0,
                         Event::Nodes(lost) => hit += lost.len() as f64,
                         Event::Servers { .. } => servers += 1.0,
+                        Event::Announced { .. } | Event::Preempted => panic!("none is asked for"),
                     }
                 }
             }

@@ -27,6 +27,7 @@ fn settings(levels: Vec<LevelPrior>) -> Settings {
         budget: None,
         lost_max: None,
         ends_at: None,
+        notice: None,
         energy: None,
         interference: 0.0,
         least: 0.0,
