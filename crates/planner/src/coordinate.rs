@@ -321,6 +321,8 @@ struct Planned {
     job: JobId,
     target: f64,
     length: f64,
+    /// The part of the bandwidth that it uses.
+    share: f64,
     weight: f64,
     /// It has waited longer than it should.
     first: bool,
@@ -355,6 +357,7 @@ impl Coordinator {
             job,
             target,
             length: entry.cost.mean() * entry.size.share,
+            share: entry.size.share,
             weight: entry.size.nodes / entry.size.mtbf,
             first: entry.late(at),
         };
@@ -363,7 +366,9 @@ impl Coordinator {
         let wanted = self.table.wanted().filter(|wanted| !wanted.2.brief);
         let mut slots: Vec<Planned> = wanted.map(slot).collect();
         slots.sort_by(|a, b| b.first.cmp(&a.first).then(a.target.total_cmp(&b.target)));
+        let aside = roomy(&slots, free, self.load(at).shares());
         slots.truncate(AHEAD);
+        slots.retain(|slot| !aside.contains(&slot.job));
         let (mut best, mut starts) = placed(&slots, free);
         // Neighbours change places as long as that helps; each time the sum falls.
         let mut again = true;
@@ -382,6 +387,11 @@ impl Coordinator {
             }
         }
         let brief = self.table.wanted().filter(|wanted| wanted.2.brief);
+        let aside = self
+            .table
+            .wanted()
+            .filter(|wanted| aside.contains(&wanted.0));
+        let brief = brief.chain(aside);
         let brief = brief.map(|(job, target, _)| (job, target.max(free)));
         let slots = slots.iter().map(|slot| slot.job).zip(starts);
         let mut found: Vec<(JobId, f64)> = brief.chain(slots).collect();
@@ -436,6 +446,26 @@ fn brief(one: &Size, other: &Size) -> bool {
     waiting > one.write * (one.nodes + other.nodes)
 }
 
+/// Of the next writes, those that have room at their targets beside all that may come near them,
+/// however these are moved: they need no place in the order. To move one apart from another beside which
+/// the storage could serve it costs a little and gains nothing. `used`: what is in use now.
+fn roomy(slots: &[Planned], free: f64, used: f64) -> Vec<JobId> {
+    let next = &slots[..slots.len().min(AHEAD)];
+    // None is moved by more than what all that are ordered take.
+    let moved: f64 = next.iter().map(|slot| slot.length).sum();
+    let begins = |slot: &Planned| slot.target.max(free);
+    let lasts = |slot: &Planned| slot.length / slot.share;
+    let near = |one: &Planned, other: &Planned| {
+        begins(other) - moved < begins(one) + lasts(one)
+            && begins(one) < begins(other) + lasts(other) + moved
+    };
+    let has_room = |one: &&Planned| {
+        let others = slots.iter().filter(|other| near(one, other));
+        used + others.map(|other| other.share).sum::<f64>() <= 1.0 + SAME
+    };
+    next.iter().filter(has_room).map(|slot| slot.job).collect()
+}
+
 /// What uses the storage: the parts of the bandwidth, and when the first of its users ends.
 #[derive(Clone, Copy, Debug)]
 struct Load {
@@ -449,6 +479,10 @@ struct Load {
 }
 
 impl Load {
+    fn shares(&self) -> f64 {
+        self.writes + self.reads
+    }
+
     /// Until when a write of this share must wait; none: there is room. A job that is late waits
     /// for no reader.
     fn full_until(&self, share: f64, late: bool) -> Option<f64> {

@@ -14,7 +14,8 @@ pub struct TurnsOptions {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(0..=100_000))]
     mixes: u64,
     /// Only the random mix of this number [default: the first of them]
-    #[arg(long, value_name = "NUMBER", conflicts_with = "mixes")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "mixes",
+          value_parser = clap::value_parser!(u64).range(0..=u64::MAX - 1))]
     mix: Option<u64>,
     /// Runs of each mix, with and without a coordinator
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=10_000))]
@@ -238,6 +239,9 @@ fn text(answer: &Answer) -> String {
             ]);
         }
         text = output::table(&rows) + "\n";
+    }
+    if answer.random == 0 {
+        return text.trim_end().to_owned();
     }
     text += &format!(
         "{} random {}: {:.1} % less overhead on average, {} better and {} worse beyond their 99.9 % interval, the worst {:+.1} %",

@@ -17,6 +17,7 @@ fn slot(job: JobId, target: f64, length: f64, weight: f64) -> Planned {
         job,
         target,
         length,
+        share: 1.0,
         weight,
         first: false,
     }
@@ -169,6 +170,32 @@ fn half_a_storage_is_enough_for_half() {
 
 /// A job with little to lose among many with much, that keep the storage busy: it waits no
 /// longer than its bound and the writes of a round.
+/// Three that use 0.3 each have room side by side: each keeps its time. With a fourth there is none
+/// for all, and the four are ordered.
+#[test]
+fn what_has_room_side_by_side_is_not_moved_apart() {
+    let starts = |jobs: u64| {
+        let mut turns = Coordinator::default();
+        for job in 1..=jobs {
+            let size = Size {
+                share: 0.3,
+                ..size(10.0, 1e5, 50.0)
+            };
+            turns.join(0.0, job, size).expect("room");
+            turns.resumed(job as f64, job);
+        }
+        turns.refresh();
+        let period = turns.table.jobs[&1].period;
+        let starts = turns.planned(jobs as f64, jobs as f64).into_iter();
+        starts
+            .map(|(job, at)| at - period - job as f64)
+            .collect::<Vec<f64>>()
+    };
+    let moved = |starts: &[f64]| starts.iter().map(|by| by.abs()).fold(0.0, f64::max);
+    assert!(moved(&starts(3)) < 1e-6, "{:?}", starts(3));
+    assert!(moved(&starts(4)) > 10.0, "{:?}", starts(4));
+}
+
 #[test]
 fn none_starves() {
     let mut turns = Coordinator::default();
