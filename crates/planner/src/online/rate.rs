@@ -115,8 +115,8 @@ impl Rate {
             let next = if self.firm { at } else { at.min(self.next) };
             let seconds = (next - self.until).max(0.0);
             for run in &mut self.runs {
-                // The probability that nothing fails: (b / (b + t))^a. A power would take three
-                // times as long, and most of the time of a policy goes here.
+                // The probability that nothing fails: (b / (b + t))^a. A power takes
+                // longer, and most of the time of a policy goes here.
                 run.weight *= libm::exp(-run.shape * libm::log1p(seconds / run.seconds));
                 run.seconds += seconds;
             }

@@ -1,10 +1,11 @@
-//! What a learner can reach at best: all is known but when the failures change, and how.
+//! What can be learned of a change: all is known but when the failures change, and how.
 //!
 //! The Bayesian filter of that very question. Costs, how often what fails at first, and in which
 //! shares are known; once, at a time that is unknown, the rate of all may become another, of which
 //! the logarithm is uniform between factors. What a checkpoint is worth is linear in the rate and what
-//! is seen does not depend on what is saved, so that no policy that is told no more can do better
-//! than this one by more than what its intervals miss.
+//! is seen does not depend on what is saved. So on average over such changes no policy that is told no
+//! more can do better than this one by more than what its intervals miss. In a single scenario one may
+//! that expects just that one sooner.
 
 use outlive_planner::classes::Mask;
 use outlive_planner::online::{Adaptive, Decision, Policy, Seen};
