@@ -1,4 +1,5 @@
-"""Jobs that take turns on storage that they share, and what becomes of them without."""
+"""Jobs that take turns on storage that they share, and what becomes of them when those who give
+the turns die."""
 
 import contextlib
 import json
@@ -66,6 +67,14 @@ def given(store: Path, pid: int) -> int:
     return state["turns"]["accepted"] if state.get("pid") == pid else 0
 
 
+def kept(job: Job) -> int:
+    """Versions that a job has in shared storage."""
+    report = job.place / job.name / "report.json"
+    if not report.exists():
+        return 0
+    return json.loads(report.read_text())["checkpoints"]["stable"].get("shared", 0)
+
+
 def test_two_jobs_take_turns_and_go_on_without_their_coordinator(jobs: list[Job]) -> None:
     store = jobs[0].place
     store.mkdir()
@@ -86,16 +95,16 @@ def test_two_jobs_take_turns_and_go_on_without_their_coordinator(jobs: list[Job]
         )
         assert second.returncode == 75 and "another coordinator" in second.stderr, second
 
-    def kept(job: Job) -> int:
-        report = store / job.name / "report.json"
-        return json.loads(report.read_text())["checkpoints"]["stable"].get("shared", 0)
-
+    known_before = turns(store)["turns"]["accepted"]
     before = [kept(job) for job in jobs]
     for job, number in zip(jobs, before, strict=True):
         until(f"{job.name} goes on alone", lambda job=job, number=number: kept(job) >= number + 2)
     with coordinator(store) as anew:
-        until("both jobs come back", lambda: known(store, anew.pid) == {"a", "b"})
-        until("turns again", lambda: given(store, anew.pid) >= 4)
+        until("both jobs are known still", lambda: known(store, anew.pid) == {"a", "b"})
+        # It goes on with what was known.
+        since = given(store, anew.pid)
+        assert since >= known_before
+        until("turns again", lambda: given(store, anew.pid) >= since + 4)
         # A job that is killed holds up nobody.
         job, run, _ = runs.pop()
         run.process.kill()
@@ -127,14 +136,95 @@ def test_a_stranger_is_not_heard(jobs: list[Job]) -> None:
         options = ("--job", job.name, "--store", str(store), *OFTEN)
         run = job.start(*options, program=job.program("--until", enough))
 
-        def kept() -> int:
-            report = store / job.name / "report.json"
-            if not report.exists():
-                return 0
-            return json.loads(report.read_text())["checkpoints"]["stable"].get("shared", 0)
-
-        until("it goes on by itself", lambda: kept() >= 3)
+        until("it goes on by itself", lambda: kept(job) >= 3)
         assert known(store, process.pid) == set()
         enough.touch()
         assert run.end().status == 0
     kill(process.pid)
+
+
+class Members:
+    """Three coordinators of one store, each a process that can be killed and started again."""
+
+    def __init__(self, store: Path, place: Path) -> None:
+        self.store, self.place = store, place
+        self.running: dict[int, subprocess.Popen] = {}
+        self.said: dict[int, Path] = {}
+
+    def start(self) -> subprocess.Popen:
+        path = self.place / f"member-{len(self.said)}.err"
+        words = [OUTLIVE, "coordinator", "--store", str(self.store), "--members", "3"]
+        with path.open("w") as said:
+            process = subprocess.Popen(words, stderr=said, text=True)
+        self.running[process.pid], self.said[process.pid] = process, path
+        return process
+
+    def serves(self, pid: int) -> bool:
+        """Whether this process says so."""
+        text = self.said[pid].read_text()
+        return text.rfind("coordinating ") > text.rfind("coordinates no more")
+
+    def leader(self) -> int:
+        """The process that serves, if it lives."""
+        pid = turns(self.store).get("pid", 0)
+        return pid if pid in self.running else 0
+
+    def kill(self, pid: int) -> None:
+        process = self.running.pop(pid)
+        process.kill()
+        process.wait(10)
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[Members]:
+    store = tmp_path / "store"
+    store.mkdir()
+    found = Members(store, tmp_path)
+    yield found
+    for pid in list(found.running):
+        found.kill(pid)
+
+
+def test_three_coordinators_outlive_one(jobs: list[Job], members: Members) -> None:
+    store = members.store
+    for _ in range(3):
+        members.start()
+    runs = []
+    for job in jobs:
+        program = job.program("--until", job.dir / "enough")
+        options = ("--job", job.name, "--store", str(store), *OFTEN)
+        runs.append((job, job.start(*options, program=program), program))
+    until("both jobs are known", lambda: known(store, members.leader()) == {"a", "b"})
+    first = members.leader()
+    until("turns", lambda: given(store, first) >= 4)
+    # The one that serves dies, whoever's turn it is: another goes on with what it knew.
+    before = given(store, first)
+    members.kill(first)
+    second = until("another takes over", members.leader)
+    since = given(store, second)
+    assert since >= before
+    assert known(store, second) == {"a", "b"}
+    until("turns go on", lambda: given(store, second) >= since + 3)
+    # The one that died comes back, and is needed: the third dies.
+    back = members.start()
+    told = members.said[back.pid]
+    until("it is told who serves", lambda: "coordinat" in told.read_text())
+    (third,) = set(members.running) - {second, back.pid}
+    members.kill(third)
+    leader = until("two are enough", members.leader)
+    since = given(store, leader)
+    until("turns of two", lambda: given(store, members.leader()) >= since + 3)
+    # One alone gives no turn, and the jobs go by their own plans.
+    leader = members.leader()
+    (other,) = set(members.running) - {leader}
+    members.kill(other)
+    until("it stops serving", lambda: not members.serves(leader))
+    last = turns(store)["turns"]["accepted"]
+    numbers = [kept(job) for job in jobs]
+    for job, number in zip(jobs, numbers, strict=True):
+        until(f"{job.name} goes on alone", lambda job=job, number=number: kept(job) >= number + 2)
+    assert turns(store)["turns"]["accepted"] == last
+    for job, run, program in runs:
+        (job.dir / "enough").touch()
+        assert run.end().status == 0
+        job.check(program)

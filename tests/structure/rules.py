@@ -37,6 +37,7 @@ FLOORS = {
     "client": 5,
     "sessions": 5,
     "launch": 5,
+    "coordinator": 5,
     "collectives": 5,
     "mpilib": 5,
     "runtime": 5,

@@ -31,6 +31,9 @@ pub struct CoordinatorOptions {
     /// TCP ports at which they may, for example 20000-20099 [default: any]
     #[arg(long, value_name = "FIRST-LAST")]
     pub ports: Option<String>,
+    /// How many machines keep what it knows, 1 or 3: start the same command on each
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub members: u8,
     /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -124,7 +127,12 @@ pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
         ));
     }
     let store = std::fs::canonicalize(&store).unwrap_or(store);
-    outlive_launch::coordinator::serve(&store, (options.bind, ports), |text| {
+    let choice = outlive_coordinator::Choice {
+        bind: options.bind,
+        ports,
+        members: options.members,
+    };
+    outlive_coordinator::serve(&store, &choice, |text| {
         if !options.quiet {
             output::note(text);
         }

@@ -3,18 +3,22 @@
 //!
 //! A job announces itself, offers each version that shall go to shared storage, and is told to
 //! write it or to compute on. Leases: who was accepted says when it has written; a job that does
-//! not, or is not heard any more, loses its turn after a bound. The coordinator writes nothing
-//! down: after its death each job announces itself again and says since when it computes and
-//! whether it writes, which is all that the coordinator must know.
+//! not, or is not heard any more, loses its turn after a bound. What the coordinator was told is
+//! kept, in one order ([`Kept`]), so that another goes on where one has died; and each job says
+//! again since when it computes and whether it writes, so that one that knows nothing can too.
 //!
 //! Invariants: no answer makes a job wait; every lease ends; who is silent for
-//! [`SILENT`] is forgotten.
+//! [`SILENT`] is forgotten; the same words at the same times give the same answers.
 
 use std::collections::BTreeMap;
 
 use outlive_base::{JobName, Time, count};
 use outlive_planner::coordinate::{Answer as Turn, Coordinator, JobId, Refused, Size, Turns as _};
 use serde::{Deserialize, Serialize};
+
+mod kept;
+
+pub use kept::{Batch, Kept, Word};
 
 /// A job says that it lives this often.
 pub const ALIVE: Time = Time::from_secs(5);
@@ -90,7 +94,7 @@ pub enum Answer {
 }
 
 /// What is known of a job besides its times.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 struct Holder {
     name: JobName,
     need: Need,
@@ -99,8 +103,18 @@ struct Holder {
     lease: Option<Time>,
 }
 
+impl Holder {
+    fn is_silent(&self, now: Time) -> bool {
+        now.since(self.heard) >= SILENT
+    }
+
+    fn is_late(&self, now: Time) -> bool {
+        self.lease.is_some_and(|until| now >= until)
+    }
+}
+
 /// What was answered, for people.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Counts {
     /// Turns given.
     pub accepted: u64,
@@ -115,7 +129,7 @@ pub struct Counts {
 }
 
 /// The coordinator of one store.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Service {
     turns: Coordinator,
     jobs: BTreeMap<JobId, Holder>,
@@ -248,10 +262,16 @@ impl Service {
         self.turns.lost(id);
     }
 
+    /// True if [`Service::on_time`] would end something.
+    pub fn is_due(&self, now: Time) -> bool {
+        let mut jobs = self.jobs.values();
+        jobs.any(|holder| holder.is_silent(now) || holder.is_late(now))
+    }
+
     /// Ends what has lasted too long.
     pub fn on_time(&mut self, now: Time) {
-        let silent = |holder: &Holder| now.since(holder.heard) >= SILENT;
-        let late = |holder: &Holder| holder.lease.is_some_and(|until| now >= until);
+        let silent = |holder: &Holder| holder.is_silent(now);
+        let late = |holder: &Holder| holder.is_late(now);
         let pick = |which: &dyn Fn(&Holder) -> bool| -> Vec<JobId> {
             let found = self.jobs.iter().filter(|(_, holder)| which(holder));
             found.map(|(id, _)| *id).collect()

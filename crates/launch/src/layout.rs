@@ -19,7 +19,7 @@ pub(crate) const REMEMBERED: &str = "object-store";
 pub const REPORT: &str = "report.json";
 
 /// Held by whoever changes the job.
-pub(crate) const LOCK: &str = "lock";
+pub const LOCK: &str = "lock";
 
 /// Held by a run and all its keepers and agents: free when the last of them has ended.
 pub(crate) const NODES_LOCK: &str = "nodes.lock";

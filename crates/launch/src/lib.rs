@@ -14,7 +14,7 @@ pub mod delete;
 mod domains;
 pub mod driver;
 mod emulated;
-mod files;
+pub mod files;
 pub mod fleet;
 mod hangs;
 pub mod history;

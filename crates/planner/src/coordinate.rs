@@ -31,6 +31,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::interval::Costs;
 use crate::online::cost::{Cost, CostPrior};
 
@@ -38,7 +40,7 @@ use crate::online::cost::{Cost, CostPrior};
 pub type JobId = u64;
 
 /// What a job says of itself when it announces itself.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Size {
     /// Its nodes.
     pub nodes: f64,
@@ -117,7 +119,7 @@ const OTHER: f64 = 0.05;
 /// A size that is said is believed up to a factor of about this (logarithm).
 const BELIEVED: f64 = 0.3;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 struct Entry {
     size: Size,
     cost: Cost,
@@ -147,7 +149,7 @@ impl Entry {
 }
 
 /// Jobs on one store.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 struct Table {
     jobs: BTreeMap<JobId, Entry>,
 }
@@ -307,8 +309,8 @@ impl Turns for Uncoordinated {
     }
 }
 
-/// The coordinator of one store.
-#[derive(Clone, Default, Debug)]
+/// The coordinator of one store. What is kept of it, floats bit for bit, goes on as this would.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Coordinator {
     table: Table,
     /// Sizes or costs have changed since intervals were computed.

@@ -4,6 +4,8 @@
 //! Kalman 1960; the local level model of structural time series). Two measurements after a
 //! change by ten, three quarters of it are known; single ones that are far off pass away.
 
+use serde::{Deserialize, Serialize};
+
 /// A cost as it is believed before anything is measured.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CostPrior {
@@ -25,7 +27,7 @@ const SPREAD_MAX: f64 = 100.0;
 const SECONDS_MIN: f64 = 1e-6;
 
 /// A cost that is learned.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Cost {
     log: f64,
     variance: f64,
