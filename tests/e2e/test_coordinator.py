@@ -143,6 +143,14 @@ def test_a_stranger_is_not_heard(jobs: list[Job]) -> None:
     kill(process.pid)
 
 
+def given_by_numbers(path: Path) -> int:
+    """Turns that a member that serves counts for Prometheus; of others, none."""
+    lines = (line.rsplit(" ", 1) for line in path.read_text().splitlines() if line[:1] != "#")
+    found = {name.partition("{")[0]: int(value) for name, value in lines}
+    serves = found.get("outlive_coordinator_serves", 0)
+    return serves * found.get("outlive_coordinator_turns_given_total", 0)
+
+
 class Members:
     """Three coordinators of one store, each a process that can be killed and started again."""
 
@@ -154,6 +162,7 @@ class Members:
     def start(self) -> subprocess.Popen:
         path = self.place / f"member-{len(self.said)}.err"
         words = [OUTLIVE, "coordinator", "--store", str(self.store), "--members", "3"]
+        words += ["--metrics", str(path.with_suffix(".prom"))]
         with path.open("w") as said:
             process = subprocess.Popen(words, stderr=said, text=True)
         self.running[process.pid], self.said[process.pid] = process, path
@@ -204,6 +213,8 @@ def test_three_coordinators_outlive_one(jobs: list[Job], members: Members) -> No
     since = given(store, second)
     assert since >= before
     assert known(store, second) == {"a", "b"}
+    page = members.said[second].with_suffix(".prom")
+    until("it counts", lambda: given_by_numbers(page) >= since)
     until("turns go on", lambda: given(store, second) >= since + 3)
     # The one that died comes back, and is needed: the third dies.
     back = members.start()

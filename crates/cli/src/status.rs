@@ -34,6 +34,10 @@ pub struct CoordinatorOptions {
     /// How many machines keep what it knows, 1 or 3: start the same command on each
     #[arg(long, value_name = "N", default_value = "1")]
     pub members: u8,
+    /// Write numbers for Prometheus there: a file, or outlive-coordinator.prom in a directory
+    /// [default: none]
+    #[arg(long, value_name = "PATH")]
+    pub metrics: Option<PathBuf>,
     /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -131,6 +135,7 @@ pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
         bind: options.bind,
         ports,
         members: options.members,
+        metrics: options.metrics.clone(),
     };
     outlive_coordinator::serve(&store, &choice, |text| {
         if !options.quiet {

@@ -19,6 +19,7 @@ mod group;
 mod log;
 mod machine;
 mod members;
+mod metrics;
 mod serve;
 #[cfg(test)]
 mod testing;

@@ -1,7 +1,8 @@
 //! A member's life: it follows, and serves the jobs while it leads.
 
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use crate::group::{self, Member};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::members::{self, Peers, Wire};
+use crate::metrics::{About, Metrics};
 use crate::{Answers, Raft};
 
 /// What stands for a job's hash where members talk to each other.
@@ -45,7 +47,7 @@ const SNAPSHOT_EVERY: u64 = 1_000;
 const KEPT_ENTRIES: u64 = 200;
 
 /// How a coordinator is reached, and by how many it is kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Choice {
     /// Where jobs and other members reach it.
     pub bind: IpAddr,
@@ -53,6 +55,8 @@ pub struct Choice {
     pub ports: Ports,
     /// 1, or 3 of which two must live.
     pub members: u8,
+    /// A file for numbers in the text format of Prometheus, or a directory for it.
+    pub metrics: Option<PathBuf>,
 }
 
 /// What the service knows, for people and programs.
@@ -82,6 +86,7 @@ struct Running<'a> {
     machine: Machine,
     raft: Raft,
     runtime: Runtime,
+    metrics: RefCell<Option<Metrics>>,
     said: &'a dyn Fn(&str),
 }
 
@@ -124,6 +129,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
             "1 goes on when it is started again; of 3, on three machines, one may be lost",
         ));
     }
+    let metrics = choice.metrics.as_deref().map(Metrics::begin).transpose()?;
     let dir = store.join(place::DIR);
     let key = place::key(&dir)?;
     let member = group::join(&dir.join("members"), choice.members)?;
@@ -161,6 +167,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
         machine,
         raft,
         runtime,
+        metrics: RefCell::new(metrics),
         said: &said,
     };
     running.live()
@@ -195,6 +202,7 @@ impl Running<'_> {
     fn live(&self) -> Result<u8> {
         let mut metrics = self.raft.metrics();
         let mut told = None;
+        let mut counted: Option<Instant> = None;
         loop {
             let (state, leader) = {
                 let now = metrics.borrow_and_update();
@@ -208,6 +216,10 @@ impl Running<'_> {
             } else if told != Some(leader) {
                 told = Some(leader);
                 self.follows(leader);
+            }
+            if counted.is_none_or(|at| at.elapsed() >= TURN) {
+                counted = Some(Instant::now());
+                self.count(false);
             }
             let changed = async { tokio::time::timeout(IDLE, metrics.changed()).await.is_ok() };
             self.runtime.block_on(changed);
@@ -336,6 +348,24 @@ impl Running<'_> {
                 return Ok(());
             }
             self.tell(&mut written);
+            self.count(true);
+        }
+    }
+
+    /// Writes the numbers, if they are wanted.
+    fn count(&self, serves: bool) {
+        let Some(metrics) = &mut *self.metrics.borrow_mut() else {
+            return;
+        };
+        let about = About {
+            store: &self.store.display().to_string(),
+            member: self.member.number,
+            members: self.choice.members,
+            serves,
+        };
+        let service = self.machine.state().kept.service().clone();
+        if let Some(error) = metrics.write(&about, &service) {
+            (self.said)(&format!("numbers are not written: {error}"));
         }
     }
 

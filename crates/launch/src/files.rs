@@ -308,7 +308,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
         // A device would be gone, for whoever may do that.
