@@ -20,7 +20,7 @@ pub struct LevelSetting {
 }
 
 /// When a checkpoint is wanted. Both may be given: whichever comes first. None: when the
-/// launcher says so ([`Order::CheckpointNow`]).
+/// launcher says so ([`crate::orders::Order::CheckpointNow`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Policy {
     /// At versions divisible by this.

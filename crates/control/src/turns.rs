@@ -24,6 +24,9 @@ pub use kept::{Batch, Kept, Word};
 pub const ALIVE: Time = Time::from_secs(5);
 /// Who was not heard for so long is forgotten.
 pub const SILENT: Time = Time::from_secs(30);
+/// What a job says of its writes is in doubt beyond this factor and this difference in milliseconds:
+/// other writes beside it explain less, and messages take their time.
+const FAR: (u64, u64) = (4, 1_000);
 /// Times that jobs say are cut to this, in milliseconds: a year.
 const MS_MAX: u64 = 366 * 86_400_000;
 
@@ -101,6 +104,21 @@ struct Holder {
     heard: Time,
     /// Its turn ends by then, whatever it says.
     lease: Option<Time>,
+    /// When its turn began.
+    began: Option<Time>,
+    /// What its last write took, in milliseconds.
+    took_ms: Option<u64>,
+}
+
+/// A job whose writes are not what it says of them. Turns go by what they take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Doubt<'a> {
+    /// The job.
+    pub job: &'a JobName,
+    /// What it says that a write takes, in milliseconds.
+    pub said_ms: u64,
+    /// What its last one took, in milliseconds.
+    pub took_ms: u64,
 }
 
 impl Holder {
@@ -161,6 +179,8 @@ impl Service {
                 if let Some(holder) = self.jobs.get_mut(&id)
                     && holder.lease.take().is_some()
                 {
+                    let took = holder.began.take().map(|began| now.since(began).as_ms());
+                    holder.took_ms = took.map(|ms| ms as u64);
                     self.turns.ended(at, id);
                 }
             }
@@ -203,7 +223,13 @@ impl Service {
             self.turns.began(before(ms), id);
             now + lease(need.write_ms)
         });
+        // One that began before this clock did cannot be measured.
+        let ago = writing_ms.map(|ms| Time::from_ms(ms.min(MS_MAX)));
+        let began = ago.filter(|ago| *ago <= now).map(|ago| now - ago);
+        let known = self.jobs.get(&id).filter(|known| known.need == need);
         let holder = Holder {
+            began,
+            took_ms: known.and_then(|known| known.took_ms),
             name,
             need,
             heard: now,
@@ -228,6 +254,7 @@ impl Service {
             Turn::Accept => {
                 self.counts.accepted += 1;
                 holder.lease = Some(now + lease(holder.need.write_ms));
+                holder.began = Some(now);
                 self.turns.began(at, id);
                 Answer::Accept { sequence }
             }
@@ -247,7 +274,7 @@ impl Service {
     /// Its turn is over without a write that could be measured.
     fn free(&mut self, id: JobId) {
         if let Some(holder) = self.jobs.get_mut(&id) {
-            holder.lease = None;
+            (holder.lease, holder.began) = (None, None);
         }
     }
 
@@ -299,6 +326,24 @@ impl Service {
     pub fn jobs(&self) -> impl Iterator<Item = (&JobName, bool)> {
         let jobs = self.jobs.values();
         jobs.map(|holder| (&holder.name, holder.lease.is_some()))
+    }
+
+    /// The jobs whose last write took far more or less than they say.
+    pub fn doubts(&self) -> impl Iterator<Item = Doubt<'_>> {
+        let doubt = |holder: &'_ Holder| Some((holder.need.write_ms, holder.took_ms?));
+        let far = |(said, took): (u64, u64)| {
+            let (less, more) = (said.min(took), said.max(took));
+            more > less.saturating_mul(FAR.0) && more - less > FAR.1
+        };
+        self.jobs.values().filter_map(move |holder| {
+            let (said_ms, took_ms) = doubt(holder).filter(|both| far(*both))?;
+            let job = &holder.name;
+            Some(Doubt {
+                job,
+                said_ms,
+                took_ms,
+            })
+        })
     }
 
     /// In words.
@@ -413,6 +458,43 @@ mod tests {
             }
             assert_eq!(offer(&mut service, at, B), accepted, "{resumes}");
         }
+    }
+
+    /// It says 2 s, and takes 9 s.
+    #[test]
+    fn who_lies_about_its_size_is_named() {
+        let mut service = Service::default();
+        let accepted = Some(Answer::Accept { sequence: 7 });
+        service.on(Time::ZERO, A, join(0, None));
+        let mut at = 0;
+        let mut write = |service: &mut Service, took: u64| {
+            // It lives meanwhile.
+            for _ in 0..2 {
+                at += 25_000;
+                service.on(Time::from_ms(at), A, Ask::Alive);
+            }
+            assert_eq!(offer(service, at, A), accepted);
+            service.on(Time::from_ms(at + took), A, Ask::Ended);
+            at + took
+        };
+        write(&mut service, 2_500);
+        assert_eq!(service.doubts().count(), 0);
+        // Longer than its turn may last, it would be taken back.
+        for _ in 0..3 {
+            write(&mut service, 9_000);
+            let doubts: Vec<Doubt<'_>> = service.doubts().collect();
+            let [doubt] = doubts[..] else {
+                panic!("{doubts:?}");
+            };
+            assert_eq!((doubt.said_ms, doubt.took_ms), (2_000, 9_000));
+        }
+        // What it says again is in doubt still.
+        let now = write(&mut service, 9_000);
+        service.on(Time::from_ms(now), A, join(0, None));
+        assert_eq!(service.doubts().count(), 1);
+        // Of another that has not written nothing is known.
+        service.on(Time::from_ms(now), B, join(60_000, None));
+        assert_eq!(service.doubts().count(), 1);
     }
 
     #[test]

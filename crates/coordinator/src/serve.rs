@@ -1,6 +1,7 @@
 //! A member's life: it follows, and serves the jobs while it leads.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,6 +88,8 @@ struct Running<'a> {
     raft: Raft,
     runtime: Runtime,
     metrics: RefCell<Option<Metrics>>,
+    /// Jobs of which was said that their writes are not what they say.
+    named: RefCell<BTreeSet<JobName>>,
     said: &'a dyn Fn(&str),
 }
 
@@ -153,7 +156,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
     let made = Raft::new(member.number, config()?, peers, log, machine.clone());
     let raft = runtime.block_on(made).map_err(|error| internal(&error))?;
     wire.start(&raft, events, runtime.handle())?;
-    let all = (1..=u64::from(choice.members)).collect::<std::collections::BTreeSet<u64>>();
+    let all = (1..=u64::from(choice.members)).collect::<BTreeSet<u64>>();
     match runtime.block_on(raft.initialize(all)) {
         // It goes on with what it wrote down, or was told by others who are there.
         Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
@@ -168,6 +171,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
         raft,
         runtime,
         metrics: RefCell::new(metrics),
+        named: RefCell::default(),
         said: &said,
     };
     running.live()
@@ -386,6 +390,18 @@ impl Running<'_> {
             turns: service.counts(),
         };
         let words = service.words();
+        let mut named = self.named.borrow_mut();
+        for doubt in service.doubts() {
+            // Once: what a job says it says again and again.
+            if named.insert(doubt.job.clone()) {
+                (self.said)(&format!(
+                    "job {}: a write takes {} ms as it says, and its last took {} ms: turns go by \
+                     what its writes take; if that stays so, run it with the version of this \
+                     coordinator, and look what else uses the storage",
+                    doubt.job, doubt.said_ms, doubt.took_ms
+                ));
+            }
+        }
         drop(machine);
         if written.as_ref() == Some(&state) {
             return;
