@@ -379,13 +379,20 @@ impl<S: Shell> Core<S> {
     /// The ranks that have gone past what is under way. Slots that nobody will fill are free then.
     fn passed(&mut self) -> Vec<(Rank, Version, Why)> {
         let live = |round: Option<&super::Round>| round.is_some_and(|round| !round.void);
+        // Its processes have ended with the job: an agent that was started anew does not know of those that
+        // had left before that they have.
+        let finishing = self.finishing;
+        let over = |entry: &RankEntry<S>| finishing && entry.link.is_none();
         let mut passed = Vec::new();
         for entry in self.ranks.iter_mut() {
             for slot in 0..entry.slots.len() {
                 let Use::Filling(version) = entry.slots[slot].usage else {
                     continue;
                 };
-                let way = entry.way(slot, version);
+                let way = match over(entry) && !entry.holds_capture(slot, version) {
+                    true => Way::Passed,
+                    false => entry.way(slot, version),
+                };
                 if live(self.rounds.get(&version)) {
                     if way == Way::Passed {
                         passed.push((entry.rank, version, Why::Passed));
@@ -404,7 +411,7 @@ impl<S: Shell> Core<S> {
             for rank in ranks_of(self.me, ranks, self.nodes()) {
                 let gone = |entry: &RankEntry<S>| {
                     let further = entry.block().is_some_and(|b| b.called() > version.0 + 1);
-                    (further || entry.closed)
+                    (further || entry.closed || over(entry))
                         && entry.filling_up_to(version).is_none()
                         && entry.slot_with(self.open.incarnation(), version).is_none()
                 };

@@ -484,3 +484,24 @@ fn what_takes_the_place_of_a_version_that_others_have_passed_is_not_given_back()
         assert_eq!(slots[1].usage, if counts { full } else { free }, "{why:?}");
     }
 }
+
+/// A rank has left the job, its agent was started anew and does not know it. Others capture a version: this
+/// node says at the job's end that it has nothing of it, and nobody waits for a bound.
+#[test]
+fn what_a_rank_that_has_ended_would_capture_ends_with_the_job() {
+    for linked in [false, true] {
+        let version = Version(18);
+        let mut agent = alone(0);
+        let program = with_slots(&mut agent, Version(14));
+        program.offer(15);
+        let link = linked.then_some(Link { token: 1, pid: 1 });
+        agent.ranks.get_mut(Rank(0)).unwrap().link = link;
+        agent.on_join(version, Levels::NONE.with(Level::DISK));
+        assert_eq!(program.armed().map(|it| it.version), Some(version));
+        assert_eq!(agent.passed(), []);
+        agent.begin_to_finish();
+        // One that is connected may have captured it: its word is under way.
+        let ends = (!linked).then_some((Rank(0), version, Why::Passed));
+        assert_eq!(agent.passed(), Vec::from_iter(ends), "{linked}");
+    }
+}
