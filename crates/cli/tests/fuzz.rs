@@ -169,7 +169,7 @@ fn datagrams() {
 fn strangers() {
     let head = |length: u16| {
         let mut bytes = b"OLNW".to_vec();
-        bytes.extend(1u16.to_le_bytes());
+        bytes.extend(2u16.to_le_bytes());
         bytes.extend([0, 0]);
         bytes.extend(length.to_le_bytes());
         bytes

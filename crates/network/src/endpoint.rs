@@ -13,7 +13,7 @@ use outlive_base::{Code, Entity, Error, NodeId};
 use crate::driven::Driver;
 use crate::event::Event;
 use crate::faults::Faults;
-use crate::handshake::{Established, Failure, Handshake, Progress, Secret};
+use crate::handshake::{Door, Established, Failure, Guests, Handshake, Progress, Secret};
 use crate::identity::Identity;
 use crate::key::JobKey;
 use crate::options::Options;
@@ -21,8 +21,7 @@ use crate::reactor::Reactor;
 use crate::shared::Shared;
 use crate::socket;
 use crate::stream::{Permit, Stream};
-use crate::wire::STREAM_HEADER_BYTES_MAX;
-use crate::wire::{Hello, Purpose};
+use crate::wire::{CLAIM_BYTES_MAX, Hello, Purpose, STREAM_HEADER_BYTES_MAX};
 
 /// An agent's or launcher's place on the network. All methods may be called
 /// from any thread; only [`Endpoint::open_stream`] and [`Endpoint::shutdown`]
@@ -30,7 +29,7 @@ use crate::wire::{Hello, Purpose};
 pub struct Endpoint {
     identity: Identity,
     local: SocketAddr,
-    secret: Secret,
+    door: Door,
     options: Options,
     shared: Arc<Shared>,
     faults: Arc<Faults>,
@@ -52,8 +51,64 @@ impl Endpoint {
         options: Options,
         events: Sender<Event>,
     ) -> Result<Endpoint, Error> {
-        let (mut endpoint, reactor) =
-            Endpoint::prepare(identity, job_hash, key, options, Some(events))?;
+        let door = Door::One(Secret::shared(key, job_hash));
+        Endpoint::start(identity, door, options, events)
+    }
+
+    /// [`Endpoint::bind`] of one that calls a service ([`Endpoint::bind_service`]): `claim` says
+    /// whose key it holds, in the clear, and is at most 64 bytes long.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::bind`]; [`Code::InvalidArgument`] for a longer claim.
+    pub fn bind_guest(
+        identity: Identity,
+        service: u64,
+        (claim, key): (&str, JobKey),
+        options: Options,
+        events: Sender<Event>,
+    ) -> Result<Endpoint, Error> {
+        if claim.len() > CLAIM_BYTES_MAX {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Call,
+                format!("a claim of {} bytes", claim.len()),
+                format!("use at most {CLAIM_BYTES_MAX} bytes"),
+            ));
+        }
+        let secret = Secret {
+            claim: claim.into(),
+            ..Secret::shared(key, service)
+        };
+        Endpoint::start(identity, Door::One(secret), options, events)
+    }
+
+    /// [`Endpoint::bind`] of a service, numbered `service`, that many call, each under a key of
+    /// its own: `guests` says who makes a claim. It is asked in the endpoint's thread, for
+    /// strangers too, and must not wait. A caller that speaks as another peer than its own is
+    /// turned away with [`Code::KeyMismatch`]; a claim that nobody may make is answered as a wrong
+    /// key is. The service sends to those that have called it, and calls nobody.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::bind`].
+    pub fn bind_service(
+        identity: Identity,
+        service: u64,
+        guests: Guests,
+        options: Options,
+        events: Sender<Event>,
+    ) -> Result<Endpoint, Error> {
+        let job_hash = service;
+        let door = Door::Each { job_hash, guests };
+        Endpoint::start(identity, door, options, events)
+    }
+
+    fn start(
+        identity: Identity,
+        door: Door,
+        options: Options,
+        events: Sender<Event>,
+    ) -> Result<Endpoint, Error> {
+        let (mut endpoint, reactor) = Endpoint::prepare(identity, door, options, Some(events))?;
         let thread = std::thread::Builder::new()
             .name("outlive-network".into())
             .spawn(move || reactor.run())
@@ -73,14 +128,14 @@ impl Endpoint {
         key: JobKey,
         options: Options,
     ) -> Result<(Endpoint, Driver), Error> {
-        let (endpoint, reactor) = Endpoint::prepare(identity, job_hash, key, options, None)?;
+        let door = Door::One(Secret::shared(key, job_hash));
+        let (endpoint, reactor) = Endpoint::prepare(identity, door, options, None)?;
         Ok((endpoint, Driver::new(reactor)))
     }
 
     fn prepare(
         identity: Identity,
-        job_hash: u64,
-        key: JobKey,
+        door: Door,
         options: Options,
         events: Option<Sender<Event>>,
     ) -> Result<(Endpoint, Reactor), Error> {
@@ -89,10 +144,6 @@ impl Endpoint {
         let local = listener
             .local_addr()
             .map_err(|error| kernel("local address", &error))?;
-        let secret = Secret {
-            key: Arc::new(key),
-            job_hash,
-        };
         let shared = Arc::new(Shared::new().map_err(|error| kernel("eventfd", &error))?);
         let faults = Arc::new(Faults::default());
         let me = Hello {
@@ -102,7 +153,7 @@ impl Endpoint {
         };
         let reactor = Reactor::new(
             me,
-            secret.clone(),
+            door.clone(),
             options.clone(),
             listener,
             shared.clone(),
@@ -113,7 +164,7 @@ impl Endpoint {
         let endpoint = Endpoint {
             identity,
             local,
-            secret,
+            door,
             options,
             shared,
             faults,
@@ -344,6 +395,8 @@ impl Endpoint {
         addr: SocketAddr,
         header: &[u8],
     ) -> Result<(TcpStream, Established), Failure> {
+        let own = self.door.own().cloned();
+        let secret = own.ok_or(Failure::Ours("a service calls nobody"))?;
         if !self.faults.wait_healed(self.options.connect_timeout) {
             return Err(Failure::Timeout);
         }
@@ -362,7 +415,7 @@ impl Endpoint {
         };
         let deadline = Instant::now() + self.options.handshake_timeout;
         let mut out = Vec::new();
-        let mut handshake = Handshake::call(self.secret.clone(), mine, purpose, header, &mut out)?;
+        let mut handshake = Handshake::call(secret, mine, purpose, header, &mut out)?;
         let mut input = [0; 512];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use outlive_base::NodeId;
 
-use crate::handshake::{Handshake, Secret};
+use crate::handshake::{Door, Guest, Handshake, Secret};
 use crate::identity::Identity;
 use crate::key::JobKey;
-use crate::wire::{Assembler, Confirm, Head, Hello};
+use crate::wire::{self, Assembler, Confirm, Head, Hello};
 
 /// The cleartext head of a connection.
 pub fn head(bytes: &[u8]) {
@@ -17,6 +17,7 @@ pub fn head(bytes: &[u8]) {
 
 /// What stands inside handshake messages.
 pub fn handshake_payloads(bytes: &[u8]) {
+    let _ = wire::claim(bytes);
     let _ = Hello::parse(bytes);
     let _ = Confirm::parse(bytes);
 }
@@ -34,18 +35,28 @@ pub fn messages(bytes: &[u8]) {
     }
 }
 
-/// A whole connection from a stranger, up to the record that proves the key.
+/// A whole connection from a stranger, up to the record that proves the key, with one that has one
+/// key for all and with one that has a key for each.
 pub fn stranger(bytes: &[u8]) {
-    let secret = Secret {
-        key: Arc::new(JobKey::from_bytes([7; 32])),
-        job_hash: 1,
+    let key = JobKey::from_bytes([7; 32]);
+    let guest = key.clone();
+    knock(Door::One(Secret::shared(key, 1)), bytes);
+    let guests = move |claim: &str| {
+        let peer = NodeId(claim.len() as u32);
+        let key = guest.clone();
+        (claim.len() > 2).then_some(Guest { key, peer })
     };
+    let (job_hash, guests) = (1, Arc::new(guests));
+    knock(Door::Each { job_hash, guests }, bytes);
+}
+
+fn knock(door: Door, bytes: &[u8]) {
     let identity = Identity {
         peer: NodeId(1),
         epoch: 1,
     };
-    let mut side = Handshake::listen(
-        secret,
+    let mut side = Handshake::listen_at(
+        door,
         Hello {
             identity,
             wanted: NodeId(0),

@@ -4,7 +4,8 @@
 //! Invariants: it asks for exactly the bytes of its next step, so nothing is
 //! ever read beyond the handshake; what it holds is bounded; the listener's
 //! side tells nothing of a caller before a transport message has proven that
-//! the caller is alive (a recorded first message can be replayed).
+//! the caller is alive (a recorded first message can be replayed); where each
+//! caller has a key of its own, nobody speaks as the peer of another key.
 
 use std::sync::Arc;
 
@@ -14,8 +15,8 @@ use snow::{Builder, HandshakeState, StatelessTransportState};
 use crate::identity::Identity;
 use crate::key::JobKey;
 use crate::wire::{
-    CONFIRM_BYTES_MAX, Confirm, HANDSHAKE_BYTES_MAX, HEAD_BYTES, Head, HeadError, Hello,
-    PROTOCOL_VERSION, Purpose, RECORD_BYTES_MAX, Status, TAG_BYTES, Verdict,
+    self, CLAIM_BYTES_MAX, CONFIRM_BYTES_MAX, Confirm, HANDSHAKE_BYTES_MAX, HEAD_BYTES, Head,
+    HeadError, Hello, PROTOCOL_VERSION, Purpose, RECORD_BYTES_MAX, Status, TAG_BYTES, Verdict,
 };
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -25,14 +26,92 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 pub(crate) struct Secret {
     pub(crate) key: Arc<JobKey>,
     pub(crate) job_hash: u64,
+    /// Whose key it is, as a caller says it in the clear; empty where all have one.
+    pub(crate) claim: Arc<str>,
+}
+
+/// Who may call one that listens for many, each under a key of its own.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// What it must prove to hold.
+    pub key: JobKey,
+    /// The only peer that it may speak as.
+    pub peer: NodeId,
+}
+
+/// Who makes a claim, if anybody may.
+pub type Guests = Arc<dyn Fn(&str) -> Option<Guest> + Send + Sync>;
+
+/// Whom a listener hears.
+#[derive(Clone)]
+pub(crate) enum Door {
+    /// Who holds this.
+    One(Secret),
+    /// Whoever is a guest by its claim.
+    Each { job_hash: u64, guests: Guests },
+}
+
+impl Door {
+    /// What this end calls others with; none of one that is only called.
+    pub(crate) fn own(&self) -> Option<&Secret> {
+        match self {
+            Door::One(secret) => Some(secret),
+            Door::Each { .. } => None,
+        }
+    }
+
+    /// What a caller with this claim must hold, and the only peer that it may be.
+    fn open(&self, claim: &str) -> Result<(Secret, Option<NodeId>), Failure> {
+        let (job_hash, guests) = match self {
+            // Another claim than its own makes another prologue: refused as a wrong key is.
+            Door::One(secret) => return Ok((secret.clone(), None)),
+            Door::Each { job_hash, guests } => (*job_hash, guests),
+        };
+        let (key, peer) = match guests(claim) {
+            Some(Guest { key, peer }) => (key, Some(peer)),
+            // Nobody holds it: the handshake fails as it does with a wrong key.
+            None => (
+                JobKey::generate()
+                    .map_err(|_| Failure::Ours("the kernel gives no random bytes"))?,
+                None,
+            ),
+        };
+        let secret = Secret {
+            key: Arc::new(key),
+            job_hash,
+            claim: claim.into(),
+        };
+        Ok((secret, peer))
+    }
 }
 
 impl Secret {
+    /// Of a job all of whose peers share this key.
+    pub(crate) fn shared(key: JobKey, job_hash: u64) -> Secret {
+        Secret {
+            key: Arc::new(key),
+            job_hash,
+            claim: "".into(),
+        }
+    }
+
+    /// The claim as it stands before the first message.
+    fn claim_bytes(&self) -> Result<Vec<u8>, Failure> {
+        let length = u8::try_from(self.claim.len()).unwrap_or(u8::MAX);
+        if usize::from(length) > CLAIM_BYTES_MAX {
+            return Err(Failure::Ours("claim above its bound"));
+        }
+        let mut bytes = vec![length];
+        bytes.extend_from_slice(self.claim.as_bytes());
+        Ok(bytes)
+    }
+
     fn noise(&self, purpose: Purpose, caller: bool) -> Result<HandshakeState, Failure> {
         let mut prologue = b"outlive-network".to_vec();
         prologue.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
         prologue.extend_from_slice(&self.job_hash.to_le_bytes());
         prologue.push(purpose.number());
+        prologue.extend_from_slice(&self.claim_bytes()?);
         let build = || {
             let builder = Builder::new(PATTERN.parse()?)
                 .psk(0, self.key.bytes())?
@@ -203,7 +282,7 @@ pub(crate) enum Progress {
 /// One side of a handshake.
 pub(crate) struct Handshake {
     caller: bool,
-    secret: Secret,
+    door: Door,
     mine: Hello,
     purpose: Purpose,
     confirm: Confirm,
@@ -212,15 +291,17 @@ pub(crate) struct Handshake {
     cipher: Option<Cipher>,
     id: u64,
     remote: Option<Hello>,
+    /// The only peer that the caller's key speaks for, if it has one of its own.
+    bound: Option<NodeId>,
     buffer: Vec<u8>,
     wants: usize,
 }
 
 impl Handshake {
-    fn new(caller: bool, secret: Secret, mine: Hello, purpose: Purpose) -> Handshake {
+    fn new(caller: bool, door: Door, mine: Hello, purpose: Purpose) -> Handshake {
         Handshake {
             caller,
-            secret,
+            door,
             mine,
             purpose,
             confirm: Confirm::default(),
@@ -229,6 +310,7 @@ impl Handshake {
             cipher: None,
             id: 0,
             remote: None,
+            bound: None,
             buffer: Vec::new(),
             wants: HEAD_BYTES,
         }
@@ -242,16 +324,22 @@ impl Handshake {
         header: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Handshake, Failure> {
-        let mut this = Handshake::new(true, secret, mine, purpose);
+        let (noise, claim) = (secret.noise(purpose, true)?, secret.claim_bytes()?);
+        let mut this = Handshake::new(true, Door::One(secret), mine, purpose);
         this.confirm.header = header.to_vec();
-        this.noise = Some(Box::new(this.secret.noise(purpose, true)?));
-        this.write_noise(out)?;
+        this.noise = Some(Box::new(noise));
+        this.write_noise(&claim, out)?;
         Ok(this)
     }
 
-    /// Waits for a caller.
+    /// Waits for a caller that holds the same.
     pub(crate) fn listen(secret: Secret, mine: Hello) -> Handshake {
-        Handshake::new(false, secret, mine, Purpose::Control)
+        Handshake::listen_at(Door::One(secret), mine)
+    }
+
+    /// Waits for a caller whom this door hears.
+    pub(crate) fn listen_at(door: Door, mine: Hello) -> Handshake {
+        Handshake::new(false, door, mine, Purpose::Control)
     }
 
     /// The caller's last control connection with this peer; told in its proof.
@@ -280,6 +368,12 @@ impl Handshake {
     pub(crate) fn asked(&self) -> Option<(Hello, Purpose, u64)> {
         let remote = self.remote.filter(|_| self.phase == Phase::Decision)?;
         Some((remote, self.purpose, self.confirm.last))
+    }
+
+    /// True if a caller that has proven its key speaks as a peer that the key is not of.
+    pub(crate) fn is_anothers(&self) -> bool {
+        let speaks = self.remote.map(|remote| remote.identity.peer);
+        self.bound.is_some() && speaks != self.bound
     }
 
     /// What a caller with [`Handshake::asked`] carries in its proof.
@@ -340,9 +434,12 @@ impl Handshake {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Progress, Failure> {
+        let mut input = input;
         if !self.caller {
-            self.purpose = head.purpose;
-            self.noise = Some(Box::new(self.secret.noise(head.purpose, false)?));
+            let (claim, rest) = wire::claim(input).map_err(|_| Failure::NotOurs)?;
+            let (secret, bound) = self.door.open(claim)?;
+            (self.purpose, self.bound, input) = (head.purpose, bound, rest);
+            self.noise = Some(Box::new(secret.noise(head.purpose, false)?));
         }
         let mut payload = [0; HANDSHAKE_BYTES_MAX];
         let noise = self
@@ -362,7 +459,7 @@ impl Handshake {
         self.remote = Some(remote);
         if !self.caller {
             self.mine.wanted = remote.identity.peer;
-            self.write_noise(out)?;
+            self.write_noise(&[], out)?;
         }
         let noise = self
             .noise
@@ -428,6 +525,11 @@ impl Handshake {
             return Err(Failure::Ours("handshake out of order"));
         }
         self.phase = Phase::Over;
+        // Whatever the owner says: it is not who it says.
+        let verdict = match self.is_anothers() {
+            true => Verdict::NotYours,
+            false => verdict,
+        };
         let cipher = self
             .cipher
             .as_ref()
@@ -453,7 +555,8 @@ impl Handshake {
         }
     }
 
-    fn write_noise(&mut self, out: &mut Vec<u8>) -> Result<(), Failure> {
+    /// Writes HEAD, what stands in the clear before the message, and the message.
+    fn write_noise(&mut self, clear: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let noise = self
             .noise
             .as_mut()
@@ -462,13 +565,15 @@ impl Handshake {
         let length = noise
             .write_message(&self.mine.bytes(), &mut body)
             .map_err(|_| Failure::Ours("handshake message cannot be made"))?;
-        let wire = u16::try_from(length).map_err(|_| Failure::Ours("handshake above its bound"))?;
+        let wire = u16::try_from(clear.len() + length)
+            .map_err(|_| Failure::Ours("handshake above its bound"))?;
         Head {
             purpose: self.purpose,
             status: Status::Fine,
             length: wire,
         }
         .write(out);
+        out.extend_from_slice(clear);
         out.extend_from_slice(&body[..length]);
         Ok(())
     }

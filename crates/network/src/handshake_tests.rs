@@ -5,10 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn secret(key: u8, job_hash: u64) -> Secret {
-    Secret {
-        key: Arc::new(JobKey::from_bytes([key; 32])),
-        job_hash,
-    }
+    Secret::shared(JobKey::from_bytes([key; 32]), job_hash)
 }
 
 fn hello(me: u32, wanted: u32) -> Hello {
@@ -107,11 +104,11 @@ fn another_key_or_job_is_named_on_both_sides() {
 #[test]
 fn another_version_and_another_peer_are_named() {
     let (mut call, mut listen, mut first) = pair(secret(1, 7), secret(1, 7));
-    first[4] = 2;
+    first[4] = 1;
     let mut to_caller = Vec::new();
     assert_eq!(
         feed_all(&mut listen, &first, &mut to_caller).err(),
-        Some(Failure::Version(2))
+        Some(Failure::Version(1))
     );
     to_caller[4] = 3;
     assert_eq!(
@@ -143,6 +140,83 @@ fn a_replayed_call_proves_nothing() {
         Some(Failure::Protocol)
     );
     assert!(second.asked().is_none());
+}
+
+/// Each letter is a guest with the key of that letter, and the peer of its place in the alphabet.
+fn guests(claim: &str) -> Option<Guest> {
+    let [letter @ b'a'..=b'z'] = claim.as_bytes() else {
+        return None;
+    };
+    let (key, peer) = (JobKey::from_bytes([*letter; 32]), u32::from(letter - b'a'));
+    let peer = NodeId(peer);
+    Some(Guest { key, peer })
+}
+
+/// What a caller with `key` and `claim` that says it is `me` comes to, and what the listener says.
+fn visit(key: u8, claim: &str, me: u32) -> (Option<Failure>, Option<Verdict>) {
+    let secret = Secret {
+        claim: claim.into(),
+        ..secret(key, 7)
+    };
+    let mut first = Vec::new();
+    let mut call =
+        Handshake::call(secret, hello(me, 99), Purpose::Control, &[], &mut first).unwrap();
+    let (job_hash, guests) = (7, Arc::new(guests));
+    let mut listen = Handshake::listen_at(Door::Each { job_hash, guests }, hello(99, 0));
+    let (mut to_caller, mut to_listener) = (Vec::new(), Vec::new());
+    if let Err(failure) = feed_all(&mut listen, &first, &mut to_caller) {
+        assert_eq!(failure, Failure::Key);
+    }
+    let heard = feed_all(&mut call, &to_caller, &mut to_listener);
+    if let Err(failure) = heard {
+        return (Some(failure), None);
+    }
+    to_caller.clear();
+    assert!(feed_all(&mut listen, &to_listener, &mut to_caller).is_ok());
+    assert_eq!(listen.asked().unwrap().0.identity.peer, NodeId(me));
+    // Its owner has nothing against it.
+    let made = listen.answer(Verdict::Accept, &mut to_caller).unwrap();
+    let told = feed_all(&mut call, &to_caller, &mut Vec::new());
+    match told {
+        Ok(Progress::Done(done)) => {
+            assert_eq!(done.id, made.unwrap().id);
+            (None, Some(Verdict::Accept))
+        }
+        Err(Failure::Turned(verdict)) => {
+            assert!(made.is_none());
+            (None, Some(verdict))
+        }
+        _ => panic!("no answer"),
+    }
+}
+
+#[test]
+fn each_speaks_under_its_own_key_as_its_own_peer() {
+    assert_eq!(visit(b'b', "b", 1), (None, Some(Verdict::Accept)));
+    let refused = (Some(Failure::Key), None);
+    assert_eq!(visit(b'a', "b", 1), refused, "another's key");
+    assert_eq!(visit(b'a', "b", 0), refused);
+    assert_eq!(visit(b'a', "A", 0), refused, "a claim that nobody may make");
+    assert_eq!(visit(b'a', "", 0), refused, "no claim");
+    let turned = (None, Some(Verdict::NotYours));
+    assert_eq!(visit(b'a', "a", 1), turned, "as another");
+    assert_eq!(visit(b'a', "a", u32::MAX), turned);
+    // The claim is part of what is proven: it cannot be exchanged on the way.
+    let secret = Secret {
+        claim: "b".into(),
+        ..secret(b'b', 7)
+    };
+    let mut first = Vec::new();
+    Handshake::call(secret, hello(1, 99), Purpose::Control, &[], &mut first).unwrap();
+    first[11] = b'c';
+    let same_key = |_: &str| {
+        let (key, peer) = (JobKey::from_bytes([b'b'; 32]), NodeId(1));
+        Some(Guest { key, peer })
+    };
+    let (job_hash, guests) = (7, Arc::new(same_key));
+    let mut listen = Handshake::listen_at(Door::Each { job_hash, guests }, hello(99, 0));
+    let heard = feed_all(&mut listen, &first, &mut Vec::new());
+    assert_eq!(heard.err(), Some(Failure::Key));
 }
 
 proptest! {

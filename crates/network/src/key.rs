@@ -10,6 +10,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use outlive_base::{Code, Entity, Error};
+use snow::params::HashChoice;
+use snow::resolvers::{CryptoResolver, DefaultResolver};
 use zeroize::Zeroize;
 
 /// Length of a key, in bytes.
@@ -127,6 +129,57 @@ impl JobKey {
         Ok(key)
     }
 
+    /// The key of `name` for the use that `label` says, which only holders of this one can make:
+    /// HMAC-BLAKE2s (RFC 2104 with the hash of RFC 7693) of label and name under this key. Who
+    /// holds derived keys learns nothing of this one, nor of others that are derived from it.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] if the hash is not compiled in.
+    pub fn derived(&self, label: &str, name: &str) -> Result<JobKey, Error> {
+        self.keyed(label, name).map(JobKey)
+    }
+
+    /// A number that follows from this key, for the use that `label` says: who does not hold the
+    /// key cannot find another whose number is the same.
+    ///
+    /// # Errors
+    /// Those of [`JobKey::derived`].
+    pub fn number(&self, label: &str) -> Result<u32, Error> {
+        let [a, b, c, d, ..] = self.keyed(label, "")?;
+        Ok(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    fn keyed(&self, label: &str, name: &str) -> Result<[u8; KEY_BYTES], Error> {
+        let mut hash = DefaultResolver
+            .resolve_hash(&HashChoice::Blake2s)
+            .ok_or_else(|| Error::internal("no keyed hash"))?;
+        let mut data = label.as_bytes().to_vec();
+        // No label holds one: label and name are told apart.
+        data.push(0);
+        data.extend_from_slice(name.as_bytes());
+        let mut out = [0; KEY_BYTES];
+        hash.hmac(&self.0, &data, &mut out);
+        Ok(out)
+    }
+
+    /// As hexadecimal digits, for a file that keeps it beside other things.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What [`JobKey::to_hex`] gave.
+    pub fn from_hex(text: &str) -> Option<JobKey> {
+        let mut bytes = [0; KEY_BYTES];
+        if text.len() != 2 * KEY_BYTES || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = core::str::from_utf8(digits).ok()?;
+            *byte = u8::from_str_radix(digits, 16).ok()?;
+        }
+        Some(JobKey(bytes))
+    }
+
     /// The secret bytes, for the handshake only.
     pub(crate) const fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
@@ -191,6 +244,42 @@ impl core::fmt::Debug for JobKey {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn derived_keys_differ_by_key_label_and_name() {
+        let (one, two) = (JobKey::from_bytes([1; 32]), JobKey::from_bytes([2; 32]));
+        let all = [
+            one.clone(),
+            one.derived("use", "a").unwrap(),
+            one.derived("use", "b").unwrap(),
+            one.derived("other", "a").unwrap(),
+            one.derived("usea", "").unwrap(),
+            one.derived("use", "").unwrap(),
+            two.derived("use", "a").unwrap(),
+        ];
+        let numbers: Vec<u32> = all.iter().map(|key| key.number("n").unwrap()).collect();
+        for (at, key) in all.iter().enumerate() {
+            for (other, number) in all[..at].iter().zip(&numbers) {
+                assert_ne!(key.bytes(), other.bytes());
+                assert_ne!(numbers[at], *number);
+            }
+        }
+        let again = one.derived("use", "a").unwrap();
+        assert_eq!(again.bytes(), all[1].bytes());
+        assert_ne!(again.number("n").unwrap(), again.number("m").unwrap());
+        // As hmac of Python's library computes it, with hashlib.blake2s.
+        let known = "d3275fd01b7458bcc3be928c3e42b3f806571725c80ee36f4113c262f603c050";
+        assert_eq!(again.to_hex(), known);
+        assert_eq!(JobKey::from_hex(known).unwrap().bytes(), again.bytes());
+        for bad in [
+            "",
+            &known[1..],
+            &known.replace('0', "g"),
+            &format!("+{}", &known[1..]),
+        ] {
+            assert!(JobKey::from_hex(bad).is_none(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_key_file_is_private_made_once_and_reads_back() {

@@ -3,7 +3,8 @@
 //!
 //! An [`Endpoint`] listens on one TCP address, calls peers on demand, and tells
 //! what happens on a channel ([`Event`]). Peers prove to each other that they
-//! hold the job's key ([`JobKey`], P7) with Noise_NNpsk0; control messages are
+//! hold the job's key ([`JobKey`], P7) with Noise_NNpsk0, or one who listens for many hears
+//! each under a key of its own ([`Endpoint::bind_service`]); control messages are
 //! always encrypted, bulk [`Stream`]s if [`Options::encrypt_streams`] says so.
 //!
 //! Invariants:
@@ -42,6 +43,7 @@ mod wire;
 pub use driven::{Driver, Waker};
 pub use endpoint::Endpoint;
 pub use event::{DownReason, Event};
+pub use handshake::{Guest, Guests};
 pub use identity::Identity;
 pub use key::{JobKey, KEY_BYTES};
 pub use options::Options;

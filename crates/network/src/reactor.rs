@@ -23,7 +23,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::event::Event;
 use crate::faults::Faults;
-use crate::handshake::{Handshake, Secret};
+use crate::handshake::{Door, Handshake};
 use crate::link::Link;
 use crate::options::Options;
 use crate::shared::Shared;
@@ -66,7 +66,7 @@ struct Shake {
 
 pub(crate) struct Reactor {
     me: Hello,
-    secret: Secret,
+    door: Door,
     options: Options,
     listener: TcpListener,
     epoll: OwnedFd,
@@ -99,7 +99,7 @@ pub(crate) struct Reactor {
 impl Reactor {
     pub(crate) fn new(
         me: Hello,
-        secret: Secret,
+        door: Door,
         options: Options,
         listener: TcpListener,
         shared: Arc<Shared>,
@@ -118,7 +118,7 @@ impl Reactor {
         let now = Instant::now();
         Ok(Reactor {
             me,
-            secret,
+            door,
             options,
             listener,
             epoll,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! caller                                            listener
-//!   HEAD, Noise message 1 {Hello}          ---->
+//!   HEAD, claim, Noise message 1 {Hello}   ---->
 //!                                          <----    HEAD, Noise message 2 {Hello}
 //!   record {Confirm}                       ---->
 //!                                          <----    record {Verdict}
@@ -12,7 +12,9 @@
 //! ```
 //!
 //! HEAD is `magic[4] version:u16 purpose:u8 status:u8 length:u16`, and keeps
-//! this layout in every version, so that a mismatch can be named. A record is
+//! this layout in every version, so that a mismatch can be named. The claim is
+//! `length:u8` and the name of whose key the caller holds, in the clear: empty
+//! where all have one key. A record is
 //! `length:u16` and that many bytes of one Noise transport message. A frame is
 //! `kind:u8 flags:u8 reserved:u16 length:u32` and its payload; frames run on
 //! across records.
@@ -31,13 +33,15 @@ use crate::identity::Identity;
 pub const STREAM_HEADER_BYTES_MAX: usize = 4096;
 
 /// The version of everything below HEAD.
-pub(crate) const PROTOCOL_VERSION: u16 = 1;
+pub(crate) const PROTOCOL_VERSION: u16 = 2;
 /// The first bytes of every connection.
 pub(crate) const MAGIC: [u8; 4] = *b"OLNW";
 /// Length of HEAD, in bytes.
 pub(crate) const HEAD_BYTES: usize = 10;
-/// Longest Noise handshake message, in bytes.
+/// Longest claim with its length and Noise handshake message, in bytes.
 pub(crate) const HANDSHAKE_BYTES_MAX: usize = 256;
+/// Longest claim, in bytes.
+pub(crate) const CLAIM_BYTES_MAX: usize = 64;
 /// Longest record, in bytes: the bound of Noise.
 pub(crate) const RECORD_BYTES_MAX: usize = 65535;
 /// Length of the authentication tag in a record, in bytes.
@@ -154,6 +158,19 @@ impl Head {
     }
 }
 
+/// The claim of a caller's first message, and the Noise message that follows it.
+pub(crate) fn claim(body: &[u8]) -> Result<(&str, &[u8]), WireError> {
+    let bad = WireError::Value("claim");
+    let (length, rest) = body.split_first().ok_or(bad)?;
+    let length = usize::from(*length);
+    if length > CLAIM_BYTES_MAX || length > rest.len() {
+        return Err(WireError::Value("claim"));
+    }
+    let (name, noise) = rest.split_at(length);
+    let name = core::str::from_utf8(name).map_err(|_| WireError::Value("claim"))?;
+    Ok((name, noise))
+}
+
 /// Who speaks and whom it means to reach; inside a Noise handshake message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hello {
@@ -225,6 +242,8 @@ pub(crate) enum Verdict {
     WrongPeer,
     /// No room for another stream.
     Busy,
+    /// The caller speaks as a peer that its key is not the key of.
+    NotYours,
 }
 
 impl Verdict {
@@ -238,6 +257,7 @@ impl Verdict {
             2 => Some(Verdict::Stale),
             3 => Some(Verdict::WrongPeer),
             4 => Some(Verdict::Busy),
+            5 => Some(Verdict::NotYours),
             _ => None,
         }
     }
@@ -249,6 +269,10 @@ impl Verdict {
             Verdict::Stale => (Code::Network, "it knows a newer epoch of this agent"),
             Verdict::WrongPeer => (Code::Network, "another peer listens there"),
             Verdict::Busy => (Code::Network, "it has too many streams (streams_max)"),
+            Verdict::NotYours => (
+                Code::KeyMismatch,
+                "the number that was claimed is not the one of that key",
+            ),
         }
     }
 }
@@ -411,6 +435,10 @@ mod tests {
             let _ = Head::parse(&bytes);
             let _ = Hello::parse(&bytes);
             let _ = Confirm::parse(&bytes);
+            if let Ok((name, noise)) = claim(&bytes) {
+                prop_assert_eq!(1 + name.len() + noise.len(), bytes.len());
+                prop_assert!(name.len() <= CLAIM_BYTES_MAX);
+            }
             let mut assembler = Assembler::new(1 << 20);
             let _ = assembler.feed(&bytes, &mut |_| ());
             prop_assert!(assembler.message.capacity() <= 2 * bytes.len().max(8));

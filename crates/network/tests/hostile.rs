@@ -5,12 +5,15 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{PATIENCE, connect, node, node_with, options, pair};
+use common::{Node, PATIENCE, connect, node, node_with, options, pair};
+use crossbeam_channel::unbounded;
 use outlive_base::rng::Sequence;
 use outlive_base::{Code, NodeId};
-use outlive_network::{DownReason, Event, Options};
+use outlive_network::{DownReason, Endpoint, Event, Guest, Identity, JobKey, Options};
 
 /// A caller's HEAD with this version, and the length of what follows.
 fn head(version: u16, length: u16) -> Vec<u8> {
@@ -34,11 +37,106 @@ fn another_key_or_job_is_refused_on_both_sides() {
     }
 }
 
+const SERVICE: u64 = 5;
+
+fn key_of(claim: &str) -> JobKey {
+    JobKey::from_bytes([9; 32]).derived("test", claim).unwrap()
+}
+
+/// A caller of a service, with this claim and key, that says it is `peer`.
+fn guest(peer: u32, claim: &str, key: JobKey, of: &Node) -> Node {
+    let (sender, events) = unbounded();
+    let identity = Identity {
+        peer: NodeId(peer),
+        epoch: 1,
+    };
+    let bound = Endpoint::bind_guest(identity, SERVICE, (claim, key), options(), sender);
+    let node = Node {
+        endpoint: bound.unwrap(),
+        events,
+    };
+    node.knows(of);
+    node.send(of.endpoint.identity().peer.0, claim.as_bytes());
+    node
+}
+
+#[test]
+fn a_guest_of_a_service_cannot_speak_for_another() {
+    let (sender, events) = unbounded();
+    let identity = Identity {
+        peer: NodeId::LAUNCHER,
+        epoch: 1,
+    };
+    let withdrawn = Arc::new(AtomicBool::new(false));
+    let look = Arc::clone(&withdrawn);
+    let guests = move |claim: &str| {
+        let peer = match claim {
+            "a" => NodeId(1),
+            "b" if !look.load(Ordering::SeqCst) => NodeId(2),
+            _ => return None,
+        };
+        let key = key_of(claim);
+        Some(Guest { key, peer })
+    };
+    let bound = Endpoint::bind_service(identity, SERVICE, Arc::new(guests), options(), sender);
+    let service = Node {
+        endpoint: bound.unwrap(),
+        events,
+    };
+    let b = guest(2, "b", key_of("b"), &service);
+    assert_eq!(service.up().peer, NodeId(2));
+    assert_eq!(service.message(), b"b");
+    assert_eq!(b.up(), identity);
+    // With a's key: under b's name, as b, and as somebody whom nobody has invited.
+    for (peer, claim) in [(2, "b"), (2, "a"), (7, "a"), (3, "c"), (2, "")] {
+        let thief = guest(peer, claim, key_of("a"), &service);
+        let error = thief.refused();
+        assert_eq!(error.code(), Code::KeyMismatch, "{peer} {claim}: {error}");
+        let error = service.refused();
+        assert_eq!(error.code(), Code::KeyMismatch, "{peer} {claim}: {error}");
+        let stream = thief.endpoint.open_stream(NodeId::LAUNCHER, b"");
+        assert_eq!(stream.unwrap_err().code(), Code::KeyMismatch);
+        thief.endpoint.shutdown();
+        // It may have tried again by then.
+        while let Ok(event) = service.events.try_recv() {
+            assert!(matches!(event, Event::Refused { .. }), "{event:?}");
+        }
+    }
+    // A peer of a job under the service's own number, with no claim.
+    let old = node_with(2, 1, 9, SERVICE, options());
+    old.knows(&service);
+    old.send(NodeId::LAUNCHER.0, b"old");
+    assert_eq!(old.refused().code(), Code::KeyMismatch);
+    drop(old);
+    // The true ones were not disturbed.
+    let a = guest(1, "a", key_of("a"), &service);
+    let quiet = |event: &Event| !matches!(event, Event::Refused { .. });
+    let next = || {
+        std::iter::repeat_with(|| service.next())
+            .find(quiet)
+            .unwrap()
+    };
+    assert!(matches!(next(), Event::Up { identity, .. } if identity.peer == NodeId(1)));
+    assert!(matches!(next(), Event::Message { bytes, .. } if bytes == b"a"));
+    service.endpoint.send(NodeId(2), b"go").unwrap();
+    assert_eq!(b.message(), b"go");
+    // One that is no guest any more is closed, and refused from then on.
+    withdrawn.store(true, Ordering::SeqCst);
+    service.endpoint.forget(NodeId(2));
+    assert_eq!(b.down().0, identity);
+    b.send(NodeId::LAUNCHER.0, b"again");
+    assert_eq!(b.refused().code(), Code::KeyMismatch);
+    a.send(NodeId::LAUNCHER.0, b"still");
+    assert!(matches!(next(), Event::Message { bytes, .. } if bytes == b"still"));
+    // It calls nobody, not even to open a stream.
+    assert!(service.endpoint.open_stream(NodeId(1), b"").is_err());
+}
+
 #[test]
 fn another_version_is_refused_on_both_sides() {
     let a = node(1);
     let mut caller = TcpStream::connect(a.addr()).unwrap();
-    caller.write_all(&head(2, 100)).unwrap();
+    caller.write_all(&head(1, 100)).unwrap();
     caller.write_all(&[0; 100]).unwrap();
     assert_eq!(a.refused().code(), Code::PeerVersion);
     let mut answer = [0; 10];
@@ -46,7 +144,7 @@ fn another_version_is_refused_on_both_sides() {
     caller.read_exact(&mut answer).unwrap();
     assert_eq!(
         &answer[..6],
-        &head(1, 0)[..6],
+        &head(2, 0)[..6],
         "it says which version it speaks"
     );
 
@@ -74,7 +172,7 @@ fn a_handshake_that_never_ends_is_ended() {
             ..options()
         },
     );
-    for bytes in [&b""[..], b"OL", &head(1, 90)] {
+    for bytes in [&b""[..], b"OL", &head(2, 90)] {
         let mut caller = TcpStream::connect(a.addr()).unwrap();
         caller.write_all(bytes).unwrap();
         assert_eq!(a.refused().code(), Code::AgentTimeout);
@@ -107,7 +205,7 @@ fn a_flood_of_strangers_does_not_keep_a_peer_out() {
         .map(|n| {
             let mut socket = TcpStream::connect(a.addr()).unwrap();
             if n % 2 == 0 {
-                let _ = socket.write_all(&head(1, 90));
+                let _ = socket.write_all(&head(2, 90));
             }
             socket
         })
@@ -136,7 +234,7 @@ fn garbage_hurts_nobody_else() {
     for round in 0..100u32 {
         let mut bytes: Vec<u8> = (0..random.below(400)).map(|_| random.u64() as u8).collect();
         if round % 3 == 0 {
-            bytes.splice(0..0, head(1, 96));
+            bytes.splice(0..0, head(2, 96));
         }
         let mut socket = TcpStream::connect(a.addr()).unwrap();
         let _ = socket.write_all(&bytes);

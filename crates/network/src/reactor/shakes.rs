@@ -67,7 +67,7 @@ impl Reactor {
         if good.is_err() {
             return;
         }
-        let handshake = Handshake::listen(self.secret.clone(), self.me);
+        let handshake = Handshake::listen_at(self.door.clone(), self.me);
         let deadline = Instant::now() + self.options.handshake_timeout;
         let shake = Shake {
             socket,
@@ -119,18 +119,14 @@ impl Reactor {
 
     /// Begins a call. None if it failed at once.
     pub(super) fn call(&mut self, peer: NodeId, addr: SocketAddr) -> Option<u64> {
+        // A service answers those that call it, and calls nobody.
+        let secret = self.door.own()?.clone();
         let mut output = Vec::new();
         let mine = Hello {
             wanted: peer,
             ..self.me
         };
-        let begun = Handshake::call(
-            self.secret.clone(),
-            mine,
-            Purpose::Control,
-            &[],
-            &mut output,
-        );
+        let begun = Handshake::call(secret, mine, Purpose::Control, &[], &mut output);
         let handshake = match begun {
             Ok(handshake) => handshake,
             Err(failure) => {
@@ -222,7 +218,11 @@ impl Reactor {
             return Step::Failed(Failure::Ours("nothing to decide"));
         };
         let mut permit = None;
-        let mut verdict = self.verdict(&remote, purpose, last);
+        let mut verdict = match shake.handshake.is_anothers() {
+            // Nothing is looked up or kept of the peer that it is not.
+            true => Verdict::NotYours,
+            false => self.verdict(&remote, purpose, last),
+        };
         if purpose == Purpose::Session {
             verdict = Verdict::WrongPeer; // Ranks with sessions listen elsewhere.
         }
@@ -237,6 +237,7 @@ impl Reactor {
         match (answered, flush(shake)) {
             (Ok(done), Ok(())) if shake.output.is_empty() => match done {
                 Some(done) => Step::Done(Box::new(done), permit),
+                None if verdict == Verdict::NotYours => Step::Failed(Failure::Turned(verdict)),
                 None => Step::Closed,
             },
             (Err(failure), _) | (_, Err(failure)) => Step::Failed(failure),

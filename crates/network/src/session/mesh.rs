@@ -13,7 +13,6 @@ mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, Time};
 
@@ -165,10 +164,7 @@ impl Mesh {
         let alone = options.addresses.len() == 1;
         let listener = (!alone).then(|| Sock::listen(address)).transpose()?;
         Ok(Mesh {
-            secret: Secret {
-                key: Arc::new(key),
-                job_hash,
-            },
+            secret: Secret::shared(key, job_hash),
             incarnation,
             listener,
             peers: BTreeMap::new(),
