@@ -1,7 +1,7 @@
 //! What members say to each other.
 //!
 //! Each listens at an address of its own, which lies in its directory of the store, and all hold
-//! the store's key: nobody else is heard (P7). A call is answered once or not at all.
+//! one key, which follows from the coordinator's: nobody else is heard (P7). A call is answered once or not at all.
 //!
 //! Invariants: every call ends, at its bound; what waits for a member that cannot be reached is
 //! bounded; an answer goes to the call with its number only.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
@@ -12,8 +12,8 @@ use openraft::error::{InitializeError, RaftError};
 use openraft::{Config, ServerState, SnapshotPolicy};
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Ports, Result, Time, count};
 use outlive_control::orders;
-use outlive_control::turns::{Ask, Batch, Counts, Word};
-use outlive_launch::coordinator::{self as place, Address};
+use outlive_control::turns::{Answer, Ask, Batch, Counts, Word};
+use outlive_launch::coordinator::{self as place, Address, Keys};
 use outlive_launch::files;
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
 use serde::Serialize;
@@ -82,7 +82,8 @@ struct StateJob {
 struct Running<'a> {
     store: &'a Path,
     choice: &'a Choice,
-    key: JobKey,
+    /// Of all jobs, asked by the network's thread too.
+    keys: Arc<Mutex<Keys>>,
     member: Member,
     machine: Machine,
     raft: Raft,
@@ -134,7 +135,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
     }
     let metrics = choice.metrics.as_deref().map(Metrics::begin).transpose()?;
     let dir = store.join(place::DIR);
-    let key = place::key(&dir)?;
+    let keys = Keys::make(&dir)?;
     let member = group::join(&dir.join("members"), choice.members)?;
     let (log, dropped) = Log::open(&member.dir)?;
     if dropped > 0 {
@@ -151,7 +152,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
         .enable_time()
         .build()
         .map_err(|error| Error::internal(format!("no threads: {error}")))?;
-    let (wire, events) = wire(choice, &key, &member)?;
+    let (wire, events) = wire(choice, keys.of_members()?, &member)?;
     let peers = Peers(wire.clone());
     let made = Raft::new(member.number, config()?, peers, log, machine.clone());
     let raft = runtime.block_on(made).map_err(|error| internal(&error))?;
@@ -165,7 +166,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
     let running = Running {
         store,
         choice,
-        key,
+        keys: Arc::new(Mutex::new(keys)),
         member,
         machine,
         raft,
@@ -178,7 +179,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
 }
 
 /// Listens for the other members, if there are any.
-fn wire(choice: &Choice, key: &JobKey, member: &Member) -> Result<(Arc<Wire>, Receiver<Event>)> {
+fn wire(choice: &Choice, key: JobKey, member: &Member) -> Result<(Arc<Wire>, Receiver<Event>)> {
     let (to, events) = bounded(QUEUE);
     let mut endpoint = None;
     if !member.others.is_empty() {
@@ -187,7 +188,7 @@ fn wire(choice: &Choice, key: &JobKey, member: &Member) -> Result<(Arc<Wire>, Re
             peer: members::node(member.number),
             epoch: place::next_epoch(&path),
         };
-        let made = Endpoint::bind(me, HASH, key.clone(), options(choice), to)?;
+        let made = Endpoint::bind(me, HASH, key, options(choice), to)?;
         Address::new(made.local_addr(), me.epoch).save(&path)?;
         endpoint = Some(made);
     }
@@ -203,6 +204,11 @@ fn options(choice: &Choice) -> Options {
 }
 
 impl Running<'_> {
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        // What panicked had not changed them.
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn live(&self) -> Result<u8> {
         let mut metrics = self.raft.metrics();
         let mut told = None;
@@ -276,15 +282,26 @@ impl Running<'_> {
         if self.agreed(self.raft.ensure_linearizable()).is_none() {
             return Ok(());
         }
-        let path = self.store.join(place::DIR).join(place::ADDRESS);
+        let dir = self.store.join(place::DIR);
+        // Keys that were withdrawn while another led; if that cannot be known, nobody is served.
+        self.keys().renew(&dir)?;
+        let path = dir.join(place::ADDRESS);
         let me = Identity {
             peer: NodeId::LAUNCHER,
             epoch: place::next_epoch(&path),
         };
         let (to, events) = bounded(QUEUE);
-        let endpoint = Endpoint::bind(me, place::HASH, self.key.clone(), options(self.choice), to)?;
+        let keys = Arc::clone(&self.keys);
+        let guests = Arc::new(move |claim: &str| {
+            let keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
+            keys.guest(claim)
+        });
+        let endpoint = Endpoint::bind_service(me, place::HASH, guests, options(self.choice), to)?;
         let address = Address::new(endpoint.local_addr(), me.epoch);
         address.save(&path)?;
+        if let Err(error) = address.publish(&self.store.join(place::PUBLIC)) {
+            (self.said)(&format!("jobs of other stores do not find it: {error}"));
+        }
         let (me, all) = (self.member.number, self.choice.members);
         let of = match all {
             1 => String::new(),
@@ -312,12 +329,14 @@ impl Running<'_> {
         let mut written = None;
         let mut turn = begun;
         let mut agreed = begun;
+        let mut gone = Vec::new();
         loop {
-            let mut words = Vec::new();
+            let mut words = std::mem::take(&mut gone);
             match events.recv_timeout(TURN.saturating_sub(turn.elapsed())) {
                 Ok(event) => {
-                    words.extend(word(event));
-                    let more = events.try_iter().filter_map(word);
+                    words.extend(self.word(endpoint, event));
+                    let more = events.try_iter();
+                    let more = more.filter_map(|event| self.word(endpoint, event));
                     words.extend(more.take(WORDS_MAX - 1));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -351,9 +370,61 @@ impl Running<'_> {
                 tracing::info!("the address is another's");
                 return Ok(());
             }
+            gone = self.withdraw(endpoint);
             self.tell(&mut written);
             self.count(true);
         }
+    }
+
+    /// Closes the connections of those whose keys were withdrawn; they have left.
+    fn withdraw(&self, endpoint: &Endpoint) -> Vec<Word> {
+        let renewed = self.keys().renew(&self.store.join(place::DIR));
+        let numbers = renewed.unwrap_or_else(|error| {
+            tracing::warn!(%error, "keys that were withdrawn are not known");
+            Vec::new()
+        });
+        let leave = |number: u32| {
+            (self.said)(&format!("the key of job number {number} was withdrawn"));
+            endpoint.forget(NodeId(number));
+            Word::Heard(u64::from(number), Ask::Leave)
+        };
+        numbers.into_iter().map(leave).collect()
+    }
+
+    /// What an event means to the service.
+    fn word(&self, endpoint: &Endpoint, event: Event) -> Option<Word> {
+        match event {
+            Event::Message { from, bytes } => match orders::decode::<Ask>(&bytes) {
+                Ok(Ask::Join { job, .. }) if !self.is_of(from.peer, &job) => {
+                    tracing::warn!(?from, %job, "another's name");
+                    let why = format!("its key is not that of job {job}");
+                    let deny = Answer::Deny { sequence: 0, why };
+                    let number = u64::from(from.peer.0);
+                    answer(endpoint, vec![(number, deny)]);
+                    None
+                }
+                Ok(ask) => {
+                    tracing::debug!(?from, ?ask, "asked");
+                    Some(Word::Heard(u64::from(from.peer.0), ask))
+                }
+                Err(error) => {
+                    tracing::warn!(%error, ?from, "not understood");
+                    None
+                }
+            },
+            Event::Down { peer, .. } => Some(Word::Gone(u64::from(peer.peer.0))),
+            Event::Refused { addr, error } => {
+                tracing::warn!(%addr, %error, "refused");
+                None
+            }
+            Event::Up { .. } | Event::Stream { .. } => None,
+        }
+    }
+
+    /// Whether the job that speaks under this number has this name.
+    fn is_of(&self, peer: NodeId, job: &JobName) -> bool {
+        let guest = self.keys().guest(job.as_str());
+        guest.is_some_and(|guest| guest.peer == peer)
     }
 
     /// Writes the numbers, if they are wanted.
@@ -424,27 +495,5 @@ fn answer(endpoint: &Endpoint, answers: Answers) {
         if let Err(error) = sent {
             tracing::info!(%error, "not answered");
         }
-    }
-}
-
-/// What an event means to the service.
-fn word(event: Event) -> Option<Word> {
-    match event {
-        Event::Message { from, bytes } => match orders::decode::<Ask>(&bytes) {
-            Ok(ask) => {
-                tracing::debug!(?from, ?ask, "asked");
-                Some(Word::Heard(u64::from(from.peer.0), ask))
-            }
-            Err(error) => {
-                tracing::warn!(%error, ?from, "not understood");
-                None
-            }
-        },
-        Event::Down { peer, .. } => Some(Word::Gone(u64::from(peer.peer.0))),
-        Event::Refused { addr, error } => {
-            tracing::warn!(%addr, %error, "refused");
-            None
-        }
-        Event::Up { .. } | Event::Stream { .. } => None,
     }
 }

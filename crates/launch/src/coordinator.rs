@@ -1,30 +1,40 @@
 //! Turns on shared storage: a job's connection to `outlive coordinator`, and where both find each
 //! other.
 //!
-//! That is `STORE/.coordinator`, which only the store's owner can read: the key
-//! without which nobody is heard (P7), and the address of the service that runs. A service that
-//! is started anew, or takes over, has another address; jobs look for it there.
+//! That is `STORE/.coordinator`, which only the store's owner can read: the key from which that
+//! of each job follows ([`Keys`]), without which it is not heard (P7), and the address of the
+//! service that runs. A service that is started anew, or takes over, has another address; jobs
+//! look for it there. A job of another store has an [`Invitation`], and finds the address in
+//! `STORE/.coordinator.json`, which holds no secret.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use outlive_base::{Code, Entity, Error, NodeId, Result};
+use outlive_base::{Code, Entity, Error, JobName, NodeId, Result};
 use outlive_control::orders;
 use outlive_control::supervisor::Said;
 use outlive_control::turns::{Answer, Ask};
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
 use serde::{Deserialize, Serialize};
 
-use crate::layout;
+use crate::run::Run;
 use crate::{files, input};
+
+mod invitation;
+mod keys;
+
+pub use invitation::Invitation;
+pub use keys::{Keys, number, withdraw};
 
 /// The directory in a store; no job has such a name.
 pub const DIR: &str = ".coordinator";
 /// The file with an [`Address`].
 pub const ADDRESS: &str = "address.json";
-/// What stands for a job's hash in the handshake.
+/// The same in the store itself, for jobs of other stores: everybody may read it.
+pub const PUBLIC: &str = ".coordinator.json";
+/// The number of this service in the handshake.
 pub const HASH: u64 = 0x6f75_746c_6976_6531;
 /// The schema of an address.
 const ADDRESS_SCHEMA: &str = "outlive.coordinator/1";
@@ -86,9 +96,20 @@ impl Address {
     /// # Errors
     /// Those of the file system.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| Error::internal(format!("{}: {error}", path.display())))?;
-        files::write_atomic(path, &text)
+        files::write_atomic(path, &self.text(path)?)
+    }
+
+    /// Writes it where everybody may read it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn publish(&self, path: &Path) -> Result<()> {
+        files::replace(path, &self.text(path)?, 0o644)
+    }
+
+    fn text(&self, path: &Path) -> Result<Vec<u8>> {
+        serde_json::to_vec_pretty(self)
+            .map_err(|error| Error::internal(format!("{}: {error}", path.display())))
     }
 }
 
@@ -106,26 +127,21 @@ pub fn next_epoch(address: &Path) -> u64 {
     epoch().max(least)
 }
 
-/// The key of a store's coordinator; made by who comes first.
-///
-/// # Errors
-/// Those of the file system; [`Code::Permission`] if others can read it.
-pub fn key(dir: &Path) -> Result<JobKey> {
-    files::make_private(dir)?;
-    let path = dir.join(layout::KEY);
-    match JobKey::load(&path) {
-        Err(error) if error.code() == Code::NotFound => match JobKey::create(&path) {
-            Err(error) if error.code() == Code::JobBusy => JobKey::load(&path),
-            made => made,
-        },
-        loaded => loaded,
-    }
+/// By what a job takes part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Right {
+    /// The coordinator's files, in this directory of the job's own store.
+    Store(PathBuf),
+    /// This invitation.
+    Invited(PathBuf),
 }
 
-/// A job's connection to the coordinator of its store, if there is one.
+/// A job's connection to the coordinator of its shared storage, if there is one.
 pub(crate) struct Link {
-    dir: PathBuf,
-    me: Identity,
+    right: Right,
+    /// Under this name the coordinator knows it.
+    job: JobName,
+    epoch: u64,
     to: Sender<Event>,
     events: Receiver<Event>,
     endpoint: Option<Endpoint>,
@@ -133,20 +149,24 @@ pub(crate) struct Link {
     looked: Option<Instant>,
     up: bool,
     told: bool,
+    /// That it is refused was said.
+    refused: bool,
 }
 
 impl Link {
-    /// Of the job with this number ([`crate::job_hash`]).
-    pub fn new(store: &Path, job_hash: u64) -> Link {
+    /// Of a job of this store.
+    pub fn new(store: &Path, run: &Run) -> Link {
+        let own = || Right::Store(store.join(DIR));
+        let right = run.coordinator.clone().map_or_else(own, Right::Invited);
+        Link::with(right, run.settings.job.clone())
+    }
+
+    fn with(right: Right, job: JobName) -> Link {
         let (to, events) = bounded(QUEUE);
-        // Bits of a good hash; the largest number is the coordinator's.
-        let number = (job_hash >> 32) as u32 & (u32::MAX >> 1);
         Link {
-            dir: store.join(DIR),
-            me: Identity {
-                peer: NodeId(number),
-                epoch: epoch(),
-            },
+            right,
+            job,
+            epoch: epoch(),
             to,
             events,
             endpoint: None,
@@ -154,6 +174,7 @@ impl Link {
             looked: None,
             up: false,
             told: false,
+            refused: false,
         }
     }
 
@@ -163,26 +184,65 @@ impl Link {
 
     /// Looks for a service, now and then; an error that should be told, once.
     pub fn look(&mut self) -> Option<Error> {
-        if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+        // One that is refused is a rare one's trouble, and takes the service's time.
+        let every = LOOK_EVERY * if self.refused { 10 } else { 1 };
+        if self.looked.is_some_and(|at| at.elapsed() < every) {
             return None;
         }
         self.looked = Some(Instant::now());
-        let found = self.find();
-        let error = found.err().filter(|error| error.code() != Code::NotFound)?;
+        // No coordinator is needed, unless there is an invitation.
+        let missing = |error: &Error| error.code() == Code::NotFound;
+        let own = matches!(self.right, Right::Store(_));
+        let error = self.find().err().filter(|error| !own || !missing(error))?;
         (!std::mem::replace(&mut self.told, true)).then_some(error)
     }
 
+    /// The address of the service that runs.
+    fn address(&self) -> Result<Address> {
+        match &self.right {
+            Right::Store(dir) => Address::load(&dir.join(ADDRESS)),
+            Right::Invited(path) => {
+                let at = Invitation::load(path)?.address;
+                Address::load(&at).map_err(|error| match error.code() {
+                    Code::NotFound | Code::Permission => Error::new(
+                        error.code(),
+                        Entity::File(at.display().to_string()),
+                        format!("no address of a coordinator ({})", error.reason()),
+                        "have outlive coordinator started, and its store's path opened to this \
+                         user (chmod 711); all machines must see it at this path",
+                    ),
+                    _ => error,
+                })
+            }
+        }
+    }
+
+    /// What the job shows, and under which name.
+    fn key(&self) -> Result<(JobName, JobKey)> {
+        match &self.right {
+            Right::Store(dir) => Ok((self.job.clone(), Keys::load(dir)?.of(&self.job)?)),
+            Right::Invited(path) => {
+                let Invitation { job, key, .. } = Invitation::load(path)?;
+                Ok((job, key))
+            }
+        }
+    }
+
     fn find(&mut self) -> Result<()> {
-        let path = self.dir.join(ADDRESS);
-        let address = Address::load(&path)?;
+        let address = self.address()?;
         if self.known.as_ref() == Some(&address) {
             return Ok(());
         }
         if self.endpoint.is_none() {
-            let key = JobKey::load(self.dir.join(layout::KEY))?;
-            let options = Options::default();
-            let endpoint = Endpoint::bind(self.me, HASH, key, options, self.to.clone())?;
+            let (job, key) = self.key()?;
+            let me = Identity {
+                peer: NodeId(number(&key)?),
+                epoch: self.epoch,
+            };
+            let (options, claim) = (Options::default(), (job.as_str(), key));
+            let endpoint = Endpoint::bind_guest(me, HASH, claim, options, self.to.clone())?;
             self.endpoint = Some(endpoint);
+            self.job = job;
         }
         if let Some(endpoint) = &self.endpoint {
             endpoint.replace(NodeId::LAUNCHER, address.epoch, address.address);
@@ -197,7 +257,7 @@ impl Link {
     pub fn on_event(&mut self, event: Event) -> Option<Result<Said>> {
         match event {
             Event::Up { .. } => {
-                self.up = true;
+                (self.up, self.refused) = (true, false);
                 Some(Ok(Said::Up))
             }
             Event::Down { .. } => {
@@ -210,17 +270,52 @@ impl Link {
             }),
             Event::Refused { addr, error } => {
                 tracing::info!(%addr, %error, "no coordinator");
-                None
+                self.on_refused(addr, &error).map(Err)
             }
             Event::Stream { .. } => None,
         }
+    }
+
+    /// The service that runs does not take this job: said once. The next look takes the key anew,
+    /// for it may have been exchanged.
+    fn on_refused(&mut self, addr: SocketAddr, error: &Error) -> Option<Error> {
+        let gone = matches!(error.code(), Code::AgentUnreachable | Code::AgentTimeout);
+        let called = self.known.as_ref().filter(|known| known.address == addr)?;
+        // Another may listen at the address of one that has ended.
+        if gone || self.up || self.address().ok().as_ref() != Some(called) {
+            return None;
+        }
+        (self.endpoint, self.known) = (None, None);
+        if std::mem::replace(&mut self.refused, true) {
+            return None;
+        }
+        let reason = format!(
+            "no turns on shared storage: its coordinator refuses this job ({}); the job goes on by \
+             its own plan",
+            error.reason()
+        );
+        let (entity, remedy) = match &self.right {
+            Right::Store(dir) => (
+                Entity::File(dir.display().to_string()),
+                "end outlive coordinator and start it again, of the same version as the job",
+            ),
+            Right::Invited(path) => (
+                Entity::File(path.display().to_string()),
+                "ask for another invitation (outlive coordinator --issue), one for each job",
+            ),
+        };
+        Some(Error::new(error.code(), entity, reason, remedy))
     }
 
     pub fn send(&self, ask: &Ask) {
         let Some(endpoint) = self.endpoint.as_ref().filter(|_| self.up) else {
             return;
         };
-        let sent = orders::encode(ask).and_then(|bytes| endpoint.send(NodeId::LAUNCHER, &bytes));
+        let mut ask = ask.clone();
+        if let Ask::Join { job, .. } = &mut ask {
+            job.clone_from(&self.job);
+        }
+        let sent = orders::encode(&ask).and_then(|bytes| endpoint.send(NodeId::LAUNCHER, &bytes));
         if let Err(error) = sent {
             tracing::info!(%error, "not said to the coordinator");
         }
@@ -258,5 +353,126 @@ mod tests {
         assert!(error.to_string().contains("same version"), "{error}");
         std::fs::write(&path, b"no address").unwrap();
         assert!(next_epoch(&path) < ahead, "what is damaged is of no use");
+    }
+
+    /// A service at `store`, whose guests follow what is withdrawn.
+    fn service(store: &Path) -> (Endpoint, Receiver<Event>) {
+        let dir = store.join(DIR);
+        let guests = {
+            let dir = dir.clone();
+            move |claim: &str| Keys::load(&dir).ok()?.guest(claim)
+        };
+        let (to, events) = bounded(QUEUE);
+        let me = Identity {
+            peer: NodeId::LAUNCHER,
+            epoch: next_epoch(&dir.join(ADDRESS)),
+        };
+        let guests = std::sync::Arc::new(guests);
+        let made = Endpoint::bind_service(me, HASH, guests, Options::default(), to).unwrap();
+        let address = Address::new(made.local_addr(), me.epoch);
+        address.save(&dir.join(ADDRESS)).unwrap();
+        address.publish(&store.join(PUBLIC)).unwrap();
+        (made, events)
+    }
+
+    /// What comes of looking for a service: it is there, or an error that is told.
+    fn found(link: &mut Link) -> Result<()> {
+        link.find().unwrap();
+        loop {
+            let event = link.events.recv_timeout(Duration::from_secs(20)).unwrap();
+            match link.on_event(event) {
+                Some(Ok(Said::Up)) => return Ok(()),
+                Some(Err(error)) => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    /// The job that the service hears next, and its number.
+    fn heard(events: &Receiver<Event>) -> (JobName, NodeId) {
+        loop {
+            let event = events.recv_timeout(Duration::from_secs(20)).unwrap();
+            if let Event::Message { from, bytes } = event
+                && let Ok(Ask::Join { job, .. }) = orders::decode::<Ask>(&bytes)
+            {
+                return (job, from.peer);
+            }
+        }
+    }
+
+    fn join(link: &Link) {
+        link.send(&Ask::Join {
+            job: JobName::new("as-its-store-calls-it").unwrap(),
+            need: outlive_control::turns::Need {
+                nodes: 1,
+                mtbf_ms: 1_000,
+                write_ms: 100,
+            },
+            since_ms: 0,
+            writing_ms: None,
+        });
+    }
+
+    #[test]
+    fn jobs_of_the_store_and_guests_are_heard_each_under_its_own_name() {
+        let store = tempfile::tempdir().unwrap();
+        let dir = store.path().join(DIR);
+        let keys = Keys::make(&dir).unwrap();
+        let (endpoint, events) = service(store.path());
+        let name = |text: &str| JobName::new(text).unwrap();
+        let mut own = Link::with(Right::Store(dir.clone()), name("own"));
+        found(&mut own).unwrap();
+        join(&own);
+        let number_of = |job: &JobName| NodeId(number(&keys.of(job).unwrap()).unwrap());
+        let own_name = (name("own"), number_of(&name("own")));
+        assert_eq!(heard(&events), own_name);
+        // One of another store, whatever it is called there.
+        let invite = |file: &str, job: &str, key_of: &str| {
+            let made = Invitation {
+                job: name(job),
+                key: Keys::load(&dir).unwrap().of(&name(key_of)).unwrap(),
+                address: store.path().join(PUBLIC),
+            };
+            let path = store.path().join(file);
+            made.save(&path).unwrap();
+            path
+        };
+        let path = invite("b", "b", "b");
+        let mut guest = Link::with(Right::Invited(path.clone()), name("own"));
+        found(&mut guest).unwrap();
+        join(&guest);
+        assert_eq!(heard(&events), (name("b"), number_of(&name("b"))));
+        // One that has a key, and takes the name of another.
+        let stolen = invite("stolen", "own", "b");
+        let mut thief = Link::with(Right::Invited(stolen.clone()), name("own"));
+        let error = found(&mut thief).unwrap_err();
+        assert_eq!(error.code(), Code::KeyMismatch);
+        assert!(error.to_string().contains("refuses this job"), "{error}");
+        join(&thief);
+        join(&own);
+        assert_eq!(heard(&events), own_name, "it was not disturbed");
+        // Withdrawn: closed, and refused until there is another invitation at the same place.
+        withdraw(&dir, &name("b")).unwrap();
+        endpoint.forget(number_of(&name("b")));
+        let error = loop {
+            match guest.on_event(guest.events.recv_timeout(Duration::from_secs(20)).unwrap()) {
+                Some(Err(error)) => break error,
+                said => assert!(matches!(said, None | Some(Ok(Said::Down))), "{said:?}"),
+            }
+        };
+        assert_eq!(error.code(), Code::KeyMismatch);
+        std::fs::remove_file(&path).unwrap();
+        invite("b", "b", "b");
+        found(&mut guest).unwrap();
+        join(&guest);
+        let (job, peer) = heard(&events);
+        assert_eq!(job, name("b"));
+        assert_ne!(peer, number_of(&name("b")), "keys as they were");
+        // A service that nobody can find is named, with its file.
+        std::fs::remove_file(store.path().join(PUBLIC)).unwrap();
+        let mut lost = Link::with(Right::Invited(path), name("own"));
+        let error = lost.look().unwrap();
+        assert_eq!(error.code(), Code::NotFound);
+        assert!(error.to_string().contains(PUBLIC), "{error}");
     }
 }

@@ -148,7 +148,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         watcher,
         happened,
         events,
-        coordinator: shared.then(|| Link::new(&coordinated, job_hash)),
+        coordinator: shared.then(|| Link::new(&coordinated, &run)),
         endpoint,
         timeline: run.timeline,
         reported: Instant::now(),

@@ -42,6 +42,8 @@ pub struct Run {
     pub object_store: Option<ObjectStoreUrl>,
     /// Where the memory server is: `HOST:PORT`.
     pub memory_server: Option<String>,
+    /// What lets it take part in turns of another store's coordinator.
+    pub coordinator: Option<PathBuf>,
     /// The name was made up for this run: nothing of the job stays when it ends well.
     pub unnamed: bool,
     /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.

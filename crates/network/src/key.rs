@@ -57,41 +57,7 @@ impl JobKey {
     /// # Errors
     /// Those of [`JobKey::create`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        let path = path.as_ref();
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".new-{}-{:x}", std::process::id(), fresh_number()?));
-        let temporary = Path::new(&name);
-        let made = self.write_file(temporary, path);
-        // The link holds the file now, or nothing needs it.
-        let removed = fs::remove_file(temporary);
-        made?;
-        removed.map_err(|error| Error::io(temporary, "remove", &error))?;
-        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-        let directory = parent.unwrap_or(Path::new("."));
-        File::open(directory)
-            .and_then(|handle| handle.sync_all())
-            .map_err(|error| Error::io(directory, "synchronise", &error))
-    }
-
-    fn write_file(&self, temporary: &Path, path: &Path) -> Result<(), Error> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(temporary)
-            .map_err(|error| Error::io(temporary, "create", &error))?;
-        file.write_all(&self.0)
-            .and_then(|()| file.sync_all())
-            .map_err(|error| Error::io(temporary, "write", &error))?;
-        fs::hard_link(temporary, path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => Error::new(
-                Code::JobBusy,
-                Entity::File(path.display().to_string()),
-                "the key exists already",
-                "load it instead of making a new one",
-            ),
-            _ => Error::io(path, "link", &error),
-        })
+        save_private(path.as_ref(), &self.0)
     }
 
     /// Reads a key file.
@@ -103,13 +69,7 @@ impl JobKey {
     /// [`Error::io`] says.
     pub fn load(path: impl AsRef<Path>) -> Result<JobKey, Error> {
         let path = path.as_ref();
-        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        let mut file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags.bits() as i32)
-            .open(path)
-            .map_err(|error| Error::io(path, "open", &error))?;
-        check_private(&file, path)?;
+        let mut file = open_private(path)?;
         let mut bytes = [0; KEY_BYTES];
         file.read_exact(&mut bytes)
             .map_err(|error| Error::io(path, "read", &error))?;
@@ -184,6 +144,63 @@ impl JobKey {
     pub(crate) const fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
+}
+
+/// Makes a file that holds a key (mode 0600) and is not there, durably, whole or not at all.
+///
+/// # Errors
+/// [`Code::JobBusy`] if it exists already, else what [`Error::io`] says.
+pub fn save_private(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".new-{}-{:x}", std::process::id(), fresh_number()?));
+    let temporary = Path::new(&name);
+    let made = write_private(temporary, path, bytes);
+    // The link holds the file now, or nothing needs it.
+    let removed = fs::remove_file(temporary);
+    made?;
+    removed.map_err(|error| Error::io(temporary, "remove", &error))?;
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let directory = parent.unwrap_or(Path::new("."));
+    File::open(directory)
+        .and_then(|handle| handle.sync_all())
+        .map_err(|error| Error::io(directory, "synchronise", &error))
+}
+
+fn write_private(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(temporary)
+        .map_err(|error| Error::io(temporary, "create", &error))?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(|error| Error::io(temporary, "write", &error))?;
+    fs::hard_link(temporary, path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => Error::new(
+            Code::JobBusy,
+            Entity::File(path.display().to_string()),
+            "the key exists already",
+            "load it instead of making a new one",
+        ),
+        _ => Error::io(path, "link", &error),
+    })
+}
+
+/// Opens a file that holds a key.
+///
+/// # Errors
+/// [`Code::Permission`] if the file belongs to another user, is no regular file, or grants
+/// anything to group or others; else what [`Error::io`] says.
+pub fn open_private(path: &Path) -> Result<File, Error> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
+        .map_err(|error| Error::io(path, "open", &error))?;
+    check_private(&file, path)?;
+    Ok(file)
 }
 
 fn fresh_number() -> Result<u64, Error> {

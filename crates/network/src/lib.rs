@@ -45,7 +45,7 @@ pub use endpoint::Endpoint;
 pub use event::{DownReason, Event};
 pub use handshake::{Guest, Guests};
 pub use identity::Identity;
-pub use key::{JobKey, KEY_BYTES};
+pub use key::{JobKey, KEY_BYTES, open_private, save_private};
 pub use options::Options;
 pub use socket::listen_within;
 pub use stream::Stream;
