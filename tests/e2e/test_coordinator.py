@@ -15,16 +15,29 @@ from harness import OUTLIVE, Job, kill, until
 OFTEN = ("--levels", "memory,shared", "--redo-max", "2s")
 
 
+def made(name: str, place: Path, ring: Path, store: Path) -> Job:
+    """A job of this name in this store, which keeps its other files in a directory of its own."""
+    directory = place / name
+    directory.mkdir()
+    job = Job(directory, ring, uuid.uuid4().hex, nodes=1, ranks=2, every=None)
+    job.name, job.place = name, store
+    return job
+
+
 @pytest.fixture
 def jobs(tmp_path: Path, ring: Path) -> Iterator[list[Job]]:
     """Two jobs of one store."""
-    found = []
-    for name in ("a", "b"):
-        directory = tmp_path / name
-        directory.mkdir()
-        job = Job(directory, ring, uuid.uuid4().hex, nodes=1, ranks=2, every=None)
-        job.name, job.place = name, tmp_path / "store"
-        found.append(job)
+    found = [made(name, tmp_path, ring, tmp_path / "store") for name in ("a", "b")]
+    yield found
+    for job in found:
+        job.gone()
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, ring: Path) -> Iterator[list[Job]]:
+    """A job of a store, and two that have each a store of their own."""
+    places = {"a": "store", "b": "of-b", "c": "of-c"}
+    found = [made(name, tmp_path, ring, tmp_path / place) for name, place in places.items()]
     yield found
     for job in found:
         job.gone()
@@ -122,24 +135,60 @@ def test_two_jobs_take_turns_and_go_on_without_their_coordinator(jobs: list[Job]
     assert len(told) == 1, told
 
 
-def test_a_stranger_is_not_heard(jobs: list[Job]) -> None:
-    store = jobs[0].place
+def ask(store: Path, *words: str) -> None:
+    """`outlive coordinator` for something that it does at once."""
+    line = [OUTLIVE, "coordinator", "--store", str(store), *words]
+    subprocess.run(line, check=True, capture_output=True, timeout=20)
+
+
+def refused(job: Job) -> list[str]:
+    """What a job has said of a coordinator that does not take it."""
+    report = job.place / job.name / "report.json"
+    warnings = json.loads(report.read_text())["warnings"] if report.exists() else []
+    return [entry["code"] for entry in warnings if "refuses this job" in entry["reason"]]
+
+
+def test_guests_take_turns_and_strangers_do_not(strangers: list[Job]) -> None:
+    """A job of another store has an invitation; one has another's, and says it is the first; one of
+    the store itself has another key."""
+    own, guest, thief = strangers
+    store = own.place
     store.mkdir()
     with coordinator(store) as process:
+        invitations = {}
+        for name in ("guest", "other"):
+            invitations[name] = own.dir / f"{name}.invitation"
+            ask(store, "--issue", f"{name}={invitations[name]}")
+            assert invitations[name].stat().st_mode & 0o077 == 0
+        stolen = invitations["other"]
+        stolen.write_text(stolen.read_text().replace('"other"', '"guest"'))
         key = store / ".coordinator" / "key"
         assert key.stat().st_mode & 0o077 == 0
-        right = key.read_bytes()
-        key.chmod(0o600)
-        key.write_bytes(bytes(reversed(right)))
-        job = jobs[0]
-        enough = job.dir / "enough"
-        options = ("--job", job.name, "--store", str(store), *OFTEN)
-        run = job.start(*options, program=job.program("--until", enough))
-
-        until("it goes on by itself", lambda: kept(job) >= 3)
-        assert known(store, process.pid) == set()
-        enough.touch()
-        assert run.end().status == 0
+        key.write_bytes(bytes(reversed(key.read_bytes())))
+        runs = []
+        for job, invitation in ((own, None), (guest, invitations["guest"]), (thief, stolen)):
+            program = job.program("--until", job.dir / "enough")
+            options = ["--job", job.name, "--store", str(job.place), *OFTEN]
+            options += ["--coordinator", str(invitation)] if invitation else []
+            runs.append((job, job.start(*options, program=program), program))
+        until("the guest is known", lambda: known(store, process.pid) == {"guest"})
+        for job in (own, thief):
+            until(f"{job.name} goes on by itself", lambda job=job: kept(job) >= 2)
+            until(f"{job.name} is told", lambda job=job: refused(job) == ["OL-306"])
+        since = given(store, process.pid)
+        until("turns", lambda: given(store, process.pid) >= since + 2)
+        assert known(store, process.pid) == {"guest"} and not refused(guest)
+        # From then on it is a stranger too.
+        ask(store, "--withdraw", "guest")
+        until("it is not known any more", lambda: known(store, process.pid) == set())
+        until("it is told", lambda: refused(guest) == ["OL-306"])
+        last, number = given(store, process.pid), kept(guest)
+        until("it goes on alone", lambda: kept(guest) >= number + 1)
+        assert given(store, process.pid) == last
+        for job, run, program in runs:
+            (job.dir / "enough").touch()
+            assert run.end().status == 0
+            job.check(program)
     kill(process.pid)
 
 

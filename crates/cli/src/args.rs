@@ -88,7 +88,7 @@ pub enum Command {
     /// Plan levels and intervals: what to do, what it costs, what would help
     Plan(Box<crate::plan::PlanOptions>),
     /// Let the jobs of a store take turns on its shared storage
-    Coordinator(crate::status::CoordinatorOptions),
+    Coordinator(crate::coordinator::CoordinatorOptions),
     /// Own memory on the network, for the jobs whose keys it is given
     MemoryServer(crate::memory_server::MemoryServerOptions),
     /// Use a memory server: put, get, rings, sums that it computes itself

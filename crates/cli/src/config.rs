@@ -137,6 +137,7 @@ pub const KEYS: &[Key] = &[
     key(SAVES, "shared-from", "disk", ""),
     key(SAVES, "shared-rate", "off", ""),
     key(SAVES, "shared-rate-job", "off", ""),
+    key(SAVES, "coordinator", "", "that of the store, if one runs"),
     key(SAVES, "refuse", "off", ""),
     key(SAVES, "scrub-every", "1h", ""),
     key(SAVES, "scrub-rate", "32MiB", ""),
@@ -300,7 +301,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 48] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 49] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -334,6 +335,7 @@ impl Settings {
             ("shared-from", &self.shared.shared_from),
             ("shared-rate", &self.shared.shared_rate),
             ("shared-rate-job", &self.shared.shared_rate_job),
+            ("coordinator", &self.shared.coordinator),
             ("refuse", &self.refuse),
             ("scrub-every", &self.scrub_every),
             ("scrub-rate", &self.scrub_rate),

@@ -10,6 +10,7 @@ mod bench;
 mod checkpoints;
 mod collectives;
 mod config;
+mod coordinator;
 mod copies;
 mod doctor;
 mod explain;
@@ -81,7 +82,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Health(options) => health::run(&options),
         Command::Config(options) => explain::explain(options),
         Command::Plan(options) => plan::run(&options),
-        Command::Coordinator(options) => status::coordinator(&options),
+        Command::Coordinator(options) => coordinator::coordinator(&options),
         Command::MemoryServer(options) => memory_server::run(&options),
         Command::Memory(options) => network_memory::run(&options),
         Command::Simulate(options) => simulate::run(&options),

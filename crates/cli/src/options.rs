@@ -168,6 +168,10 @@ pub struct SharedSettings {
     /// Bytes a second that all nodes of the job write there together at most
     #[arg(long, value_name = "SIZE|off", hide_short_help = true)]
     pub shared_rate_job: Option<String>,
+    /// Take turns on shared storage with the jobs of another store, whose coordinator has issued
+    /// this invitation
+    #[arg(long, value_name = "FILE")]
+    pub coordinator: Option<String>,
 }
 
 /// Options of `outlive run` that concern health.

@@ -186,6 +186,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     Ok(Run {
         object_store: crate::objects::wanted(config, &settings.levels, named)?,
         memory_server: crate::objects::memory_server(config, &settings.levels, named)?,
+        coordinator: crate::coordinator::invitation(config, &settings)?,
         settings,
         store: PathBuf::from(config.get("store")),
         node_storage: node_storage.map(PathBuf::from),

@@ -21,32 +21,6 @@ use crate::scrub;
 use crate::transfers;
 
 #[derive(Args, Debug)]
-pub struct CoordinatorOptions {
-    /// Directory of all jobs [default: from the configuration]
-    #[arg(long, value_name = "DIR")]
-    pub store: Option<String>,
-    /// Address at which jobs of other machines reach it
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub bind: std::net::IpAddr,
-    /// TCP ports at which they may, for example 20000-20099 [default: any]
-    #[arg(long, value_name = "FIRST-LAST")]
-    pub ports: Option<String>,
-    /// How many machines keep what it knows, 1 or 3: start the same command on each
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub members: u8,
-    /// Write numbers for Prometheus there: a file, or outlive-coordinator.prom in a directory
-    /// [default: none]
-    #[arg(long, value_name = "PATH")]
-    pub metrics: Option<PathBuf>,
-    /// Configuration file, read after the system's and the user's [default: only those]
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-#[derive(Args, Debug)]
 pub struct StatusOptions {
     #[command(flatten)]
     pub choice: JobChoice,
@@ -106,42 +80,6 @@ pub fn store(choice: &JobChoice) -> Result<PathBuf> {
     };
     let config = Config::load(&flags, choice.config.as_deref())?;
     Ok(PathBuf::from(config.get("store")))
-}
-
-/// `outlive coordinator`.
-///
-/// # Errors
-/// [`Code::NotFound`] if there is no such store; those of the configuration and the network.
-pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
-    let flags = Settings {
-        store: options.store.clone(),
-        ports: options.ports.clone(),
-        ..Settings::default()
-    };
-    let config = Config::load(&flags, options.config.as_deref())?;
-    let store = PathBuf::from(config.get("store"));
-    let ports = crate::machines::ports(&config)?;
-    // A store that is mistyped would be served, and no job would ever come.
-    if !store.is_dir() {
-        return Err(Error::new(
-            Code::NotFound,
-            Entity::File(store.display().to_string()),
-            "there is no such store",
-            "check --store; before its first job, make the directory first (mkdir)",
-        ));
-    }
-    let store = std::fs::canonicalize(&store).unwrap_or(store);
-    let choice = outlive_coordinator::Choice {
-        bind: options.bind,
-        ports,
-        members: options.members,
-        metrics: options.metrics.clone(),
-    };
-    outlive_coordinator::serve(&store, &choice, |text| {
-        if !options.quiet {
-            output::note(text);
-        }
-    })
 }
 
 /// Finds the job that is meant: the one that is named, else the one that changed last.

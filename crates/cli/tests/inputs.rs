@@ -113,6 +113,56 @@ fn a_mistyped_store_is_not_coordinated() {
     assert!(!typo.exists());
 }
 
+#[test]
+fn invitations_are_made_for_one_and_checked_before_anything_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let (store, file) = (store.display(), dir.path().join("invitation"));
+    let service = format!("coordinator --store {store}");
+    let none = format!("{service} --withdraw guest");
+    refused(&none, &["OL-404", ".coordinator/key"], 74);
+    for (wrong, word) in [
+        ("guest", "NAME=FILE"),
+        ("guest=", "NAME=FILE"),
+        ("../x=y", "name"),
+    ] {
+        refused(&format!("{service} --issue {wrong}"), &["OL-100", word], 64);
+    }
+    let issue = format!("{service} --issue guest={}", file.display());
+    let output = ends(outlive(&issue));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stdout.is_empty(), "the key is in the file alone");
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    let meta = std::fs::metadata(&file).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&meta) & 0o777, 0o600);
+    let before = std::fs::read(&file).unwrap();
+    refused(&issue, &["OL-100", "is there already"], 64);
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+    let run = |more: &str| {
+        let (place, file) = (dir.path().join("own"), file.display());
+        format!(
+            "run --store {} --coordinator {file} {more} -- true",
+            place.display()
+        )
+    };
+    let words = ["OL-100", "option coordinator", "no turns"];
+    refused(&run("--levels memory,disk"), &words, 64);
+    refused(&run("--levels memory,shared --every 5"), &words, 64);
+    std::fs::set_permissions(&file, mode(0o644)).unwrap();
+    refused(&run("--levels memory,shared"), &["OL-402", "chmod 600"], 74);
+    std::fs::set_permissions(&file, mode(0o600)).unwrap();
+    std::fs::write(&file, "{}").unwrap();
+    refused(&run("--levels memory,shared"), &["OL-406", "--issue"], 65);
+    assert!(!dir.path().join("own").exists());
+    // What is issued after a withdrawal is another key.
+    for line in [&none, &issue] {
+        std::fs::remove_file(&file).ok();
+        assert_eq!(ends(outlive(line)).status.code(), Some(0), "{line}");
+    }
+    assert_ne!(std::fs::read(&file).unwrap(), before);
+}
+
 /// Processes whose command line names a directory.
 fn naming(directory: &Path) -> usize {
     let name = directory.as_os_str().as_encoded_bytes();

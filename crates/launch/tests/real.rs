@@ -204,6 +204,7 @@ fn job(words: &[String]) -> ExitCode {
         hosts: None,
         node_storage: None,
         object_store: None,
+        coordinator: None,
         memory_server: None,
         unnamed: false,
         memory_bytes: 1 << 20,

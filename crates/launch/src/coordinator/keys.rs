@@ -5,7 +5,7 @@
 //! Invariants: who holds a job's key can make no other job's, and no other job's number; a
 //! withdrawal is never lost by another at the same time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -116,7 +116,9 @@ impl Keys {
         let now = withdrawn(dir)?;
         let mut gone = Vec::new();
         if now != self.withdrawn {
-            for job in now.keys() {
+            // Of a file that was removed the keys are as they were at first.
+            let all: BTreeSet<&JobName> = now.keys().chain(self.withdrawn.keys()).collect();
+            for job in all {
                 if now.get(job) != self.withdrawn.get(job) {
                     gone.push(number(&self.of(job)?)?);
                 }
@@ -263,5 +265,10 @@ mod tests {
         assert_eq!(keys.renew(dir).unwrap_err().code(), Code::FormatUnknown);
         assert_eq!(Keys::load(dir).err().unwrap().code(), Code::FormatUnknown);
         assert_ne!(keys.of(&name("a")).unwrap().to_hex(), anew.to_hex());
+        // Whoever removes it has the first keys again, and closes the others.
+        let last = number(&keys.of(&name("a")).unwrap()).unwrap();
+        std::fs::remove_file(path(dir)).unwrap();
+        assert!(keys.renew(dir).unwrap().contains(&last));
+        assert_eq!(keys.of(&name("a")).unwrap().to_hex(), a.to_hex());
     }
 }
