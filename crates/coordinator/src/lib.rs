@@ -9,8 +9,8 @@
 //!
 //! Invariants: an answer leaves after a majority has what it follows from, so that no two members
 //! give turns, whatever they believe; a member that does not reach a majority turns its jobs away
-//! within 2 s; only who holds the store's key is heard (P7); what was written down
-//! is believed only with its checksum.
+//! within 2 s; a job is heard under its own key and as itself alone (P7); what was
+//! written down is believed only with its checksum.
 //!
 //! A crate of its own: the consensus library is generic, and whoever uses it compiles it.
 

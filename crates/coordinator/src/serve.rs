@@ -379,16 +379,16 @@ impl Running<'_> {
     /// Closes the connections of those whose keys were withdrawn; they have left.
     fn withdraw(&self, endpoint: &Endpoint) -> Vec<Word> {
         let renewed = self.keys().renew(&self.store.join(place::DIR));
-        let numbers = renewed.unwrap_or_else(|error| {
+        let held = renewed.unwrap_or_else(|error| {
             tracing::warn!(%error, "keys that were withdrawn are not known");
             Vec::new()
         });
-        let leave = |number: u32| {
-            (self.said)(&format!("the key of job number {number} was withdrawn"));
+        let leave = |(job, number): (JobName, u32)| {
+            (self.said)(&format!("job {job}: what was issued for it holds no more"));
             endpoint.forget(NodeId(number));
             Word::Heard(u64::from(number), Ask::Leave)
         };
-        numbers.into_iter().map(leave).collect()
+        held.into_iter().map(leave).collect()
     }
 
     /// What an event means to the service.

@@ -108,11 +108,11 @@ impl Keys {
         Some(Guest { key, peer })
     }
 
-    /// Looks which keys were withdrawn since: the numbers of jobs that held them.
+    /// Looks which keys were withdrawn since: their names, and the numbers of jobs that held them.
     ///
     /// # Errors
     /// Those of reading; what was known before is known still.
-    pub fn renew(&mut self, dir: &Path) -> Result<Vec<u32>> {
+    pub fn renew(&mut self, dir: &Path) -> Result<Vec<(JobName, u32)>> {
         let now = withdrawn(dir)?;
         let mut gone = Vec::new();
         if now != self.withdrawn {
@@ -120,7 +120,7 @@ impl Keys {
             let all: BTreeSet<&JobName> = now.keys().chain(self.withdrawn.keys()).collect();
             for job in all {
                 if now.get(job) != self.withdrawn.get(job) {
-                    gone.push(number(&self.of(job)?)?);
+                    gone.push((job.clone(), number(&self.of(job)?)?));
                 }
             }
             self.withdrawn = now;
@@ -239,7 +239,8 @@ mod tests {
         let (a, b) = (keys.of(&name("a")).unwrap(), keys.of(&name("b")).unwrap());
         assert!(keys.renew(dir).unwrap().is_empty());
         withdraw(dir, &name("a")).unwrap();
-        assert_eq!(keys.renew(dir).unwrap(), [number(&a).unwrap()]);
+        let held = |text, key| (name(text), number(key).unwrap());
+        assert_eq!(keys.renew(dir).unwrap(), [held("a", &a)]);
         assert!(keys.renew(dir).unwrap().is_empty(), "once");
         let anew = keys.of(&name("a")).unwrap();
         assert_ne!(anew.to_hex(), a.to_hex());
@@ -253,8 +254,8 @@ mod tests {
         });
         let gone = keys.renew(dir).unwrap();
         assert_eq!(gone.len(), 4, "{gone:?}");
-        assert!(gone.contains(&number(&anew).unwrap()));
-        assert!(gone.contains(&number(&b).unwrap()));
+        assert!(gone.contains(&held("a", &anew)));
+        assert!(gone.contains(&held("b", &b)));
         let again = Keys::load(dir).unwrap();
         assert_eq!(
             again.of(&name("a")).unwrap().to_hex(),
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(Keys::load(dir).err().unwrap().code(), Code::FormatUnknown);
         assert_ne!(keys.of(&name("a")).unwrap().to_hex(), anew.to_hex());
         // Whoever removes it has the first keys again, and closes the others.
-        let last = number(&keys.of(&name("a")).unwrap()).unwrap();
+        let last = held("a", &keys.of(&name("a")).unwrap());
         std::fs::remove_file(path(dir)).unwrap();
         assert!(keys.renew(dir).unwrap().contains(&last));
         assert_eq!(keys.of(&name("a")).unwrap().to_hex(), a.to_hex());
