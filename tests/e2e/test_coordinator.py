@@ -243,14 +243,18 @@ def members(tmp_path: Path) -> Iterator[Members]:
         found.kill(pid)
 
 
-def test_three_coordinators_outlive_one(jobs: list[Job], members: Members) -> None:
-    store = members.store
+def test_three_coordinators_outlive_one(strangers: list[Job], members: Members) -> None:
+    """One job is of their store, the other a guest."""
+    store, jobs = members.store, strangers[:2]
+    invitation = store / "b.invitation"
+    ask(store, "--issue", f"b={invitation}")
     for _ in range(3):
         members.start()
     runs = []
     for job in jobs:
         program = job.program("--until", job.dir / "enough")
-        options = ("--job", job.name, "--store", str(store), *OFTEN)
+        options = ["--job", job.name, "--store", str(job.place), *OFTEN]
+        options += [] if job.place == store else ["--coordinator", str(invitation)]
         runs.append((job, job.start(*options, program=program), program))
     until("both jobs are known", lambda: known(store, members.leader()) == {"a", "b"})
     first = members.leader()
