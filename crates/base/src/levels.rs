@@ -47,6 +47,16 @@ impl Levels {
     pub fn without(self, level: Level) -> Levels {
         self.iter().filter(|other| *other != level).collect()
     }
+    /// The levels that are in one of the sets.
+    #[must_use]
+    pub fn or(self, other: Levels) -> Levels {
+        other.iter().fold(self, Levels::with)
+    }
+    /// This set less those of the other.
+    #[must_use]
+    pub fn less(self, other: Levels) -> Levels {
+        other.iter().fold(self, Levels::without)
+    }
     /// The levels that are in both sets.
     #[must_use]
     pub fn and(self, other: Levels) -> Levels {

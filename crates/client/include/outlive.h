@@ -197,9 +197,9 @@ int outlive_query(outlive_job *job, const char *name, size_t *bytes);
  * changed again at once. Taken is not committed: outlive_wait(). */
 int outlive_checkpoint(outlive_job *job, uint64_t version);
 
-/* A checkpoint that is taken whatever the policy says, unless memory is short:
- * -OUTLIVE_E_AGENT_TIMEOUT or -OUTLIVE_E_MEMORY_BUDGET. All ranks must force the
- * same version. */
+/* A checkpoint that is taken whatever the policy says, at all levels of the job,
+ * unless memory is short: -OUTLIVE_E_AGENT_TIMEOUT or -OUTLIVE_E_MEMORY_BUDGET. All
+ * ranks must force the same version. */
 int outlive_checkpoint_now(outlive_job *job, uint64_t version);
 
 /* 1 if outlive_checkpoint(job, version) will capture, 0 if it will skip; the

@@ -90,6 +90,23 @@ fn what_is_forced_and_waited_for_is_not_left_to_its_bound() {
     }));
 }
 
+/// The policy arms most versions at few levels: a program that forces one waits for others, too.
+fn waiting(options: &mut Options) {
+    forcing(options);
+    (options.sparse, options.waits) = (5, 600_000);
+    options.levels = options.levels.with(Level::DISK).with(Level::SHARED);
+}
+
+#[test]
+fn what_is_forced_goes_as_far_as_its_program_waits_for() {
+    good(&sweep(some(60), 2, waiting));
+}
+
+#[test]
+fn planted_forced_versions_at_the_levels_that_were_armed_are_caught() {
+    caught(Planted::ForcedAsArmed, waiting);
+}
+
 fn forcing(options: &mut Options) {
     calm(options);
     options.forces = 2 + options.stride % 8;

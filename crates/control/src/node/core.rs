@@ -78,8 +78,10 @@ pub const CORE_POINTS: [&str; 8] = [
 pub(super) struct Round {
     /// The levels to write; none while an agent that was started anew does not know them.
     pub levels: Levels,
-    /// The levels that ended while they were not known.
+    /// Levels that ended, or of which that was said while they were not known.
     ended: Levels,
+    /// Levels to write after what is being written.
+    more: Levels,
     /// Ranks that have captured.
     captured: BTreeSet<Rank>,
     /// Longest time a rank was blocked.

@@ -12,10 +12,16 @@ use crate::orders::{Notice, Order};
 /// How long after the bound of the last flushes a launcher may let an agent live.
 const STAY: Time = Time::from_secs(10);
 
+/// How long the last words of ranks that have not closed are waited for: the end of their command may be
+/// heard before what they said. What they have left behind may hold their connections open for ever.
+const LAST_WORDS: Time = Time::from_secs(1);
+
 /// How far the end is.
 pub struct Ending {
     /// The job ends: until when decisions are waited for.
     until: Option<Time>,
+    /// Until when ranks may still say what they have captured.
+    words: Time,
     /// The launcher knows that nothing is to be waited for here.
     told: bool,
     over: bool,
@@ -27,6 +33,7 @@ impl Service for Ending {
     fn new(_: Time) -> Ending {
         Ending {
             until: None,
+            words: Time::ZERO,
             told: false,
             over: false,
         }
@@ -50,7 +57,8 @@ impl Service for Ending {
         }
         // Without storage this node cannot take note of a decision, however long it waits.
         let undecided = core.is_undecided() && core.is_writable();
-        let busy = undecided || core.is_flushing() || core.is_rejoining();
+        let speaking = core.now() < self.words && core.has_speakers();
+        let busy = speaking || undecided || core.is_flushing() || core.is_rejoining();
         if late || !busy || core.has_planted(Planted::EndAtOnce) {
             self.told = true;
             core.tell_spans();
@@ -84,6 +92,7 @@ impl Ending {
             .config()
             .map_or(60_000, |config| config.bounds.drain_ms);
         self.until = Some(core.now() + Time::from_ms(drain));
+        self.words = core.now() + LAST_WORDS;
         core.begin_to_finish();
         if success && core.incarnation().0 != 0 {
             let stable = core.stable().values();

@@ -23,6 +23,7 @@ mod members;
 mod notices;
 mod routine;
 mod silence;
+mod stable;
 mod steered;
 #[cfg(test)]
 mod tests;
@@ -48,6 +49,8 @@ use crate::report::{FailureEntry, Report};
 use crate::scrubbing::Scrubs;
 use crate::standstill::Judge;
 use crate::steering::Steering;
+
+use stable::Stable;
 
 /// What the supervisor is doing.
 #[derive(Debug)]
@@ -193,7 +196,7 @@ pub struct Supervisor {
     first_start: Option<Time>,
     newest_stable: Option<Version>,
     /// In this incarnation, by level: another one may come to the same versions.
-    stable_here: BTreeMap<Level, Version>,
+    stable_here: Stable,
     newest_offered: Option<Version>,
     newest_captured: Option<Version>,
     pace: apart::Pace,
@@ -271,7 +274,7 @@ impl Supervisor {
             command_status: None,
             first_start: None,
             newest_stable: None,
-            stable_here: BTreeMap::new(),
+            stable_here: Stable::default(),
             newest_offered: None,
             newest_captured: None,
             pace: apart::Pace::new(now),

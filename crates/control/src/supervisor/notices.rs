@@ -412,11 +412,12 @@ impl Supervisor {
     }
 
     fn on_stable(&mut self, version: Version, level: Level) {
-        if self.stable_here.insert(level, version) == Some(version) {
+        if self.stable_here.is_known(version, level) {
             return;
         }
+        let newest = self.stable_here.note(version, level);
         let counts = &mut self.report.checkpoints;
-        counts.last.insert(level.name().to_owned(), version.0);
+        counts.last.insert(level.name().to_owned(), newest.0);
         *counts.stable.entry(level.name().to_owned()).or_insert(0) += 1;
         self.newest_stable = self.newest_stable.max(Some(version));
         self.note_history(version);

@@ -236,7 +236,7 @@ impl Supervisor {
                 }
             }
             Step::Stable(level) => {
-                if self.stable_here.get(level) == Some(&version) {
+                if self.stable_here.is_known(version, *level) {
                     return;
                 }
                 // A node's word that it has captured was lost.

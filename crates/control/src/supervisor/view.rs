@@ -103,7 +103,7 @@ impl Supervisor {
             ranks: self.ranks_total,
             joined: nodes.iter().map(|node| node.ranks).sum(),
             offered: self.newest_offered,
-            stable: self.stable_here.clone(),
+            stable: self.stable_here.newest(),
             nodes,
         }
     }

@@ -5,6 +5,8 @@
 //! says about a round that is over is answered from the log, so the answer is the
 //! same for ever.
 
+mod forced;
+
 use super::*;
 
 use super::round::{Phase, Round, Tally, Verdict, code, unarmed};
@@ -211,48 +213,6 @@ impl Commit {
         let levels = round.levels;
         self.say_all(cx, MsgKind::Go { version, levels });
         self.flush_if_captured(cx, version);
-    }
-
-    fn on_forced(&mut self, cx: &C, from: Peer, version: Version, levels: Levels) {
-        let levels = levels.and(cx.config.levels);
-        if !self.rounds.contains_key(&version) {
-            let full = self.rounds.len() >= 4 * cx.config.rounds_max as usize;
-            if self.ended.contains(version) || full || !self.lost.is_empty() || levels.is_empty() {
-                return self.answer_over(cx, from, version);
-            }
-            self.ended.used = self.ended.used.max(Some(version));
-            let deadline = cx.now + cx.config.commit_timeout;
-            let mut round = Round::new(cx, levels, Phase::Capturing, deadline, 0);
-            round.forced = true;
-            round.armed.insert(from);
-            self.rounds.insert(version, round);
-            // Before anything that ends the arming which this one has passed.
-            self.ask_to_join(cx, version);
-        }
-        if let Some(round) = self.rounds.get_mut(&version) {
-            // An arming that a forced call overtakes is armed here by that call.
-            round.armed.insert(from);
-            let (levels, goes) = (round.levels, round.phase != Phase::Arming);
-            // Whoever has heard that it goes ends it no more by the word that it was not armed.
-            if goes {
-                self.say(cx, from, MsgKind::Go { version, levels });
-            }
-            self.go_if_armed(cx, version);
-        }
-    }
-
-    /// Tells the nodes that have not said anything of a forced round about it.
-    fn ask_to_join(&mut self, cx: &C, version: Version) {
-        let Some(round) = self.rounds.get(&version) else {
-            return;
-        };
-        if !round.forced || round.phase != Phase::Capturing {
-            return;
-        }
-        let (levels, known) = (round.levels, round.armed.clone());
-        for node in (0..cx.config.nodes).filter(|&node| !known.contains(node)) {
-            self.say(cx, node, MsgKind::Join { version, levels });
-        }
     }
 
     /// Asks the nodes that were armed and have not captured, or have captured and not prepared. One on

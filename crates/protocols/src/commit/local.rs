@@ -45,7 +45,7 @@ impl Steps {
 }
 
 /// This node's part in the round of one version.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Local {
     levels: Levels,
     /// After a restart: there may be more levels, which the coordinator will say.
@@ -53,6 +53,8 @@ pub(super) struct Local {
     /// The answer to Arm.
     answer: Option<(bool, Option<Version>)>,
     forced: bool,
+    /// Levels that are forced here, and not confirmed by the coordinator.
+    asked: Levels,
     /// The coordinator knows the round.
     known: bool,
     captured: bool,
@@ -86,6 +88,7 @@ impl Local {
             partial: levels.is_empty(),
             answer: None,
             forced: false,
+            asked: Levels::NONE,
             known: false,
             captured: false,
             told: false,
@@ -96,6 +99,18 @@ impl Local {
             // Twice the coordinator's bounds: it decides first if it can.
             bound: cx.now + timeouts + timeouts,
         }
+    }
+
+    /// It goes to these levels too, as in a round that has just `begun` with them.
+    fn widen(&mut self, levels: Levels, begun: &Local) {
+        for level in levels.less(self.levels).iter() {
+            let step = self.steps.at(level);
+            if *step == Step::Idle {
+                *step = begun.steps.of(level);
+            }
+        }
+        self.levels = self.levels.or(levels);
+        self.bound = self.bound.max(begun.bound);
     }
 
     fn over(&self, config: &Config) -> bool {
@@ -232,16 +247,14 @@ impl Commit {
             return self.refuse(cx, version);
         }
         let begun = self.begin(cx, version, levels);
-        let local = self.locals.entry(version).or_insert(begun);
-        local.forced = true;
-        let armed = local.levels;
-        if armed != levels {
-            // The round that was armed here goes on, with its own levels.
-            self.out.event(Event::Resumed {
-                version,
-                levels: armed,
-            });
-        }
+        let local = self.locals.entry(version).or_insert(begun.clone());
+        // A round that was armed here goes to the other levels as well.
+        let confirmed = match local.known {
+            true => local.levels,
+            false => Levels::NONE,
+        };
+        (local.forced, local.asked) = (true, levels.less(confirmed));
+        local.widen(levels, &begun);
         self.tell_ended(version);
         self.seen = self.seen.max(Some(version));
         self.say_state(cx, version);
@@ -311,8 +324,8 @@ impl Commit {
             return;
         };
         let (levels, steps) = (local.levels, local.steps.clone());
-        if local.forced && !local.known {
-            // Alone and first: what overtook it would be about an unknown round.
+        if local.forced && !(local.known && local.asked.is_empty()) {
+            // Alone and first: what overtook it would be about an unknown round, or end it without these levels.
             return self.say(
                 cx,
                 cx.config.coordinator,
@@ -392,17 +405,25 @@ impl Commit {
         if self.given_up.contains(&version) {
             return self.refuse(cx, version);
         }
+        let begun = self.begin(cx, version, levels);
         let Some(local) = self.locals.get_mut(&version) else {
             return;
         };
-        let news = !core::mem::replace(&mut local.known, true) && local.forced;
-        let other = local.forced && local.levels != levels;
-        if core::mem::take(&mut local.partial) || other {
-            local.levels = levels;
+        let asked = core::mem::replace(&mut local.asked, Levels::NONE);
+        local.asked = asked.less(levels);
+        let news = !core::mem::replace(&mut local.known, true) || local.asked != asked;
+        let partial = core::mem::take(&mut local.partial);
+        if partial {
+            // What is only forced here is said to have ended, if nothing comes of it.
+            local.levels = levels.or(local.asked);
+        }
+        if partial || !levels.less(local.levels).is_empty() {
+            local.widen(levels, &begun);
+            let levels = local.levels;
             self.out.event(Event::Resumed { version, levels });
             self.tell_ended(version);
         }
-        if news {
+        if news && self.locals.get(&version).is_some_and(|local| local.forced) {
             self.say_state(cx, version);
         }
         self.prepare_ready(cx, version);
@@ -457,9 +478,12 @@ impl Commit {
     /// reason to refuse: the ranks may not have come so far.
     fn on_join(&mut self, cx: &C, version: Version, levels: Levels) {
         if let Some(local) = self.locals.get(&version) {
-            if local.partial && !local.told {
-                // The log knows of it from an earlier life, the driver of this one does
-                // not: a node without ranks keeps nothing that would tell it.
+            // The log knows of it from an earlier life, the driver of this one does
+            // not: a node without ranks keeps nothing that would tell it.
+            let unknown = local.partial && !local.told;
+            // The word that it goes to more levels was lost.
+            let more = !local.partial && !levels.less(local.levels).is_empty();
+            if unknown || more {
                 self.on_go(cx, version, levels);
             }
             return self.say_state(cx, version);

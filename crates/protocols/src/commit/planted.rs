@@ -26,4 +26,6 @@ pub enum Planted {
     DecideBlind,
     /// An opening offers versions that an earlier one has made void.
     OfferVoid,
+    /// A forced version goes to no more levels than it was armed at.
+    ForcedAsArmed,
 }

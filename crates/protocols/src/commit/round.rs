@@ -51,23 +51,33 @@ impl Round {
     pub fn new(cx: &C, levels: Levels, phase: Phase, deadline: Time, retries: u32) -> Round {
         let nodes = cx.config.nodes;
         let empty = || NodeSet::new(nodes);
-        let tally = || Tally {
-            prepared: empty(),
-            acked: empty(),
-            verdict: Verdict::Open,
-        };
-        Round {
-            levels,
+        let mut round = Round {
+            levels: Levels::NONE,
             phase,
             forced: false,
             any: false,
             armed: empty(),
             captured: empty(),
-            tallies: levels.iter().map(|level| (level, tally())).collect(),
+            tallies: BTreeMap::new(),
             deadline,
             late: false,
             again: Backoff::new(cx.now, cx.config.resend),
             retries,
+        };
+        round.widen(cx, levels);
+        round
+    }
+
+    /// It goes to these levels too.
+    pub fn widen(&mut self, cx: &C, more: Levels) {
+        let nodes = cx.config.nodes;
+        self.levels = self.levels.or(more);
+        for level in more.iter() {
+            self.tallies.entry(level).or_insert_with(|| Tally {
+                prepared: NodeSet::new(nodes),
+                acked: NodeSet::new(nodes),
+                verdict: Verdict::Open,
+            });
         }
     }
 

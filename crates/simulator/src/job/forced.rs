@@ -27,6 +27,17 @@ impl Job {
         self.options.peace && self.now < self.healed()
     }
 
+    /// A rank hears that nothing comes of a version that it waits for. What it forces goes to all levels,
+    /// whatever it was armed for.
+    pub(super) fn is_ended(&mut self, rank: u32, epoch: u32, version: Version) {
+        if self.is_forced(epoch, version.0) && self.is_peace() {
+            let version = version.0;
+            self.wrong(format!(
+                "rank {rank} forces version {version}, which does not go where it is waited for"
+            ));
+        }
+    }
+
     /// A rank has entered a version and is not to capture it. What it forces is taken, unless
     /// something fails or there is no room for it.
     pub(super) fn is_refused(&mut self, rank: u32, epoch: u32, version: Version, code: Code) {

@@ -116,7 +116,10 @@ impl Job {
                 self.judge_block(&block, None);
                 self.judge.hears_safe(now, key, wait.survives);
             }
-            VersionState::Aborted => self.judge.hears_ended(now, key, wait.survives, decides),
+            VersionState::Aborted => {
+                self.judge.hears_ended(now, key, wait.survives, decides);
+                self.is_ended(rank, epoch, wait.version);
+            }
             VersionState::Pending if now < wait.until => {
                 self.wrong(format!("P5: rank {rank} need not wait longer: {wait:?}"));
             }

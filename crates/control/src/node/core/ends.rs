@@ -72,6 +72,13 @@ impl<S: Shell> Core<S> {
         if unknown && !ignored {
             self.end_unknown(version, level);
         }
+        // The older, which took longer to be written, is as stable, and counted.
+        if self.is_coordinator() {
+            self.tell(&Notice::Checkpoint {
+                version,
+                step: Step::Stable(level),
+            });
+        }
         if !newest {
             return self.retire_rounds();
         }
@@ -80,12 +87,6 @@ impl<S: Shell> Core<S> {
             known.insert(level);
         }
         self.ranks.set_committed(level, version);
-        if self.is_coordinator() {
-            self.tell(&Notice::Checkpoint {
-                version,
-                step: Step::Stable(level),
-            });
-        }
         self.retire_rounds();
         // A slot may be free now: for what waits here, and for what is wanted next.
         self.try_deferred();
@@ -177,6 +178,7 @@ impl<S: Shell> Core<S> {
             self.end_unknown(version, level);
         }
         if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version)) {
+            round.ended = round.ended.with(level);
             // Met again after a restart: a level that it never had is no news.
             quiet |= !round.levels.contains(level);
             round.levels = round.levels.without(level);

@@ -90,6 +90,12 @@ impl<S: Shell> Core<S> {
         })
     }
 
+    /// True while a rank may still say what it has captured: its connection is open, and it has not closed.
+    pub(in crate::node) fn has_speakers(&self) -> bool {
+        let mut ranks = self.ranks.iter();
+        ranks.any(|entry| entry.link.is_some() && !entry.closed)
+    }
+
     /// True while a version is being written.
     pub(in crate::node) fn is_flushing(&self) -> bool {
         self.rounds.values().any(|round| round.flushing)
@@ -123,11 +129,12 @@ mod tests {
 
     use super::super::ranks::Use;
     use super::*;
-    use crate::node::Input;
     use crate::node::looks::{BEGINNING, LOOKS_APART, TICK, TICK_FAR};
-    use crate::node::plain::PlainSlab;
+    use crate::node::plain::{PlainBlock, PlainSlab};
     use crate::node::shell::{Done, Link};
-    use crate::node::still::{alone, block_of};
+    use crate::node::still::{Still, alone, block_of};
+    use crate::node::{Input, Node};
+    use crate::orders::{Notice, Order, Step};
 
     /// To wake every few milliseconds for a slot costs a program that keeps all cores busy more
     /// than the version.
@@ -165,5 +172,72 @@ mod tests {
         agent.on(now, Input::Done(Done::Kept { result: Ok(()) }));
         agent.on_time(now);
         assert!(agent.look_at >= now + Time(TICK.0 << LOOKS_APART));
+    }
+
+    /// A node with a rank whose connection is open, and the rank's side.
+    fn with_a_rank() -> (Node<Still>, PlainBlock) {
+        let mut agent = alone(0);
+        let (block, program) = block_of(Rank(0), Incarnation(1));
+        let entry = agent.ranks.entry(Rank(0), 1);
+        entry.control = Some(block);
+        entry.link = Some(Link { token: 1, pid: 1 });
+        entry.process = Some((1, 1));
+        (agent, program)
+    }
+
+    fn finish(agent: &mut Node<Still>) -> bool {
+        agent.on(agent.now, Input::Order(Order::Finish { success: true }));
+        agent.look_around();
+        is_finished(agent)
+    }
+
+    fn is_finished(agent: &Node<Still>) -> bool {
+        agent.shell.told.contains(&Notice::Finished)
+    }
+
+    /// They may have captured a version of which this node has not read yet.
+    #[test]
+    fn the_last_words_of_ranks_are_heard_before_the_end() {
+        let (mut agent, _program) = with_a_rank();
+        assert!(!finish(&mut agent));
+        let (token, exited) = (1, true);
+        agent.on(agent.now, Input::Gone { token, exited });
+        agent.look_around();
+        assert!(is_finished(&agent));
+    }
+
+    #[test]
+    fn a_rank_that_has_closed_has_said_all() {
+        let (mut agent, _program) = with_a_rank();
+        agent.ranks.get_mut(Rank(0)).unwrap().closed = true;
+        assert!(finish(&mut agent));
+    }
+
+    #[test]
+    fn a_connection_that_a_child_holds_open_does_not_hold_up_the_end() {
+        let (mut agent, _program) = with_a_rank();
+        assert!(!finish(&mut agent));
+        let later = agent.now + Time::from_secs(1);
+        agent.on_time(later);
+        agent.look_around();
+        assert!(is_finished(&agent));
+    }
+
+    /// The larger was written in less time.
+    #[test]
+    fn what_is_stable_after_a_newer_version_is_told_too() {
+        let (mut agent, _program) = with_a_rank();
+        for version in [2, 1] {
+            agent.on_stable(Version(version), Level::DISK);
+        }
+        let told = agent.shell.told.iter();
+        let stable = told.filter_map(|notice| match notice {
+            Notice::Checkpoint {
+                version,
+                step: Step::Stable(Level::DISK),
+            } => Some(version.0),
+            _ => None,
+        });
+        assert_eq!(stable.collect::<Vec<_>>(), [2, 1]);
     }
 }

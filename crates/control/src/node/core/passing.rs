@@ -262,9 +262,28 @@ impl<S: Shell> Core<S> {
             return;
         }
         match self.rounds.get_mut(&version) {
-            Some(round) => round.forced = true,
             None => self.begin_captured(version, self.all_levels()),
+            Some(round) if round.forced => {}
+            Some(round) => {
+                round.forced = true;
+                self.widen_forced(version);
+            }
         }
+    }
+
+    /// What the policy armed at fewer levels goes to all of them, if it is forced. Where its levels are not
+    /// known, after a restart of this agent, they come first.
+    pub(super) fn widen_forced(&mut self, version: Version) {
+        let levels = self.all_levels();
+        let Some(round) = self.rounds.get(&version).filter(|round| round.forced) else {
+            return;
+        };
+        let more = levels.less(round.levels).less(round.ended);
+        if round.void || round.levels.is_empty() || more.is_empty() {
+            return;
+        }
+        self.command(Command::Force { version, levels });
+        self.widen_round(version, levels);
     }
 
     /// A version that was not armed everywhere, which a rank here has captured and forces: it begins by
@@ -283,14 +302,10 @@ impl<S: Shell> Core<S> {
         let Some(round) = self.rounds.get_mut(&version).filter(|round| !round.void) else {
             return false;
         };
-        // What is being written goes where it was armed for.
-        if !round.flushing {
-            round.levels = all;
-        }
-        let (levels, told, prepared) = (round.levels, round.told, round.prepared);
-        let known = levels.iter().collect();
-        self.line.levels.insert((source, version), known);
+        let (told, prepared) = (round.told, round.prepared);
+        let levels = all;
         self.command(Command::Force { version, levels });
+        self.widen_round(version, levels);
         if told {
             self.command(Command::Captured { version });
             for level in prepared.iter() {

@@ -244,21 +244,19 @@ impl<S: Shell> Core<S> {
             self.line.levels.insert((source, version), known);
             return self.capture_nothing();
         };
-        let before = std::mem::replace(&mut round.levels, levels);
-        let writing = round.flushing && !before.is_empty();
+        if !round.levels.is_empty() {
+            // Begun here at fewer levels than elsewhere.
+            return self.widen_round(version, open);
+        }
+        round.levels = levels;
         if open.is_empty() {
             return self.retire_rounds();
-        }
-        if writing {
-            // Begun here at fewer levels than elsewhere. Of the others nothing comes: the slots are
-            // free when what is being written is.
-            let more = before.iter().fold(open, Levels::without);
-            return self.levels_failed(version, more, Why::Coordinator);
         }
         if self.rounds.get(&version).is_some_and(|round| round.told) {
             // With what is recorded: a copy at `shared` is made of the container.
             self.write_told(version);
         }
+        self.widen_forced(version);
     }
 }
 

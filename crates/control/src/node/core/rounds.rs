@@ -51,6 +51,7 @@ impl<S: Shell> Core<S> {
             Round {
                 levels,
                 ended: Levels::NONE,
+                more: Levels::NONE,
                 captured: BTreeSet::new(),
                 blocked_ns: 0,
                 bytes: 0,
@@ -630,7 +631,7 @@ impl<S: Shell> Core<S> {
         let any = self.is_planted(Planted::TakeOldFlush);
         if any || source == self.open.incarnation() {
             self.prepare_written(version);
-            if self.goes_straight(version) {
+            if self.goes_straight(version) || self.goes_further(version) {
                 return;
             }
             if let Some(round) = self.rounds.get_mut(&version) {

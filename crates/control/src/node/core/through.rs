@@ -85,21 +85,57 @@ impl<S: Shell> Core<S> {
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
         };
-        let mut levels = round.levels;
+        let levels = round.levels;
         if levels.is_empty() || round.flushing || round.through != Through::Slots {
             return;
         }
         round.flushing = true;
+        self.write_captured(version, levels);
+    }
+
+    /// A version that is under way goes to these levels too. What is captured is written there at once, or
+    /// after what is being written.
+    pub(super) fn widen_round(&mut self, version: Version, levels: Levels) {
+        let at = (self.open.incarnation(), version);
+        let Some(round) = self.rounds.get_mut(&version).filter(|round| !round.void) else {
+            return;
+        };
+        let more = levels.less(round.levels).less(round.ended);
+        if more.is_empty() {
+            return;
+        }
+        round.levels = round.levels.or(more);
+        self.line.levels.entry(at).or_default().extend(more.iter());
+        if !round.told {
+            return;
+        }
+        round.more = round.more.or(more);
+        if !round.flushing {
+            self.goes_further(version);
+        }
+    }
+
+    /// Writes what is left of a version that was widened; true if there is something.
+    pub(super) fn goes_further(&mut self, version: Version) -> bool {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return false;
+        };
+        let more = core::mem::take(&mut round.more).and(round.levels);
+        if more.is_empty() || round.void {
+            return false;
+        }
+        round.flushing = true;
+        self.write_captured(version, more);
+        true
+    }
+
+    /// Writes a version that is captured at these levels, all but what is made of its container.
+    fn write_captured(&mut self, version: Version, mut levels: Levels) {
         if self.supply.is_one_slot() {
             // The one slot must be free for the next version: it is no copy to rely on.
             self.levels_failed(version, levels.kept_in(StoreKind::Keeper), Why::NoRoom);
             levels = levels.kept_elsewhere(StoreKind::Keeper);
         }
-        self.write_captured(version, levels);
-    }
-
-    /// Writes a version that is captured at these levels, all but what is made of its container.
-    fn write_captured(&mut self, version: Version, mut levels: Levels) {
         let through = levels.uses(StoreKind::Shared)
             && has_container(levels)
             && self.is_from_disk()

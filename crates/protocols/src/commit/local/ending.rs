@@ -139,6 +139,7 @@ impl Commit {
             return false;
         };
         let asked = local.partial && local.told || local.levels.contains(level);
+        local.asked = local.asked.without(level);
         let step = local.steps.at(level);
         match *step {
             Step::Committing | Step::Over => false,

@@ -293,3 +293,109 @@ fn a_list_that_is_another_one_half_way_is_asked_for_again() {
     node.hear_from(1, items::end(&[after[0], after[1], after[2], copy(40)]));
     assert!(fetches(&node, 3), "{:?}", node.said);
 }
+
+/// Both levels that nodes here have, and the one that the policy has armed.
+fn both() -> (Levels, Levels) {
+    let few = Levels::NONE.with(Level::DISK);
+    (few.with(Level::PARTNER), few)
+}
+
+/// The program waits for more than the policy wanted.
+#[test]
+fn what_is_forced_where_it_was_armed_at_fewer_levels_is_asked_for_until_it_is_granted() {
+    let ((levels, few), version) = (both(), VERSION);
+    let mut node = armed(few);
+    node.hear(MsgKind::Go {
+        version,
+        levels: few,
+    });
+    node.told(Command::Force { version, levels });
+    let forced = MsgKind::Forced { version, levels };
+    assert_eq!(node.said.last(), Some(&forced));
+    // This was on its way before.
+    node.hear(MsgKind::Go {
+        version,
+        levels: few,
+    });
+    node.said.clear();
+    node.told(Command::Captured { version });
+    assert_eq!(
+        node.said,
+        [forced],
+        "the round may be over without them else"
+    );
+    node.hear(MsgKind::Go { version, levels });
+    let captured = MsgKind::Captured { version };
+    assert_eq!(node.said.last(), Some(&captured));
+    assert_eq!(node.aborted(), []);
+}
+
+#[test]
+fn a_round_that_gets_more_levels_is_widened_where_nobody_forces_it() {
+    let ((levels, few), version) = (both(), VERSION);
+    let go = |levels| MsgKind::Go { version, levels };
+    let join = |levels| MsgKind::Join { version, levels };
+    for last in [go(levels), join(levels)] {
+        let mut node = armed(few);
+        node.hear(go(few));
+        node.told(Command::Captured { version });
+        node.hear(last);
+        let widened = Event::Resumed { version, levels };
+        assert_eq!(node.events.last(), Some(&widened));
+        // What was said first does not take it back.
+        node.hear(go(few));
+        node.told(Command::Prepared {
+            version,
+            level: Level::PARTNER,
+        });
+        assert!(!node.open.is_empty(), "it is prepared there");
+    }
+}
+
+#[test]
+fn the_coordinator_widens_a_round_until_all_have_captured() {
+    let ((levels, few), version) = (both(), VERSION);
+    let forced = MsgKind::Forced { version, levels };
+    for (late, granted) in [(false, levels), (true, few)] {
+        let mut node = Node::coordinator();
+        node.told(Command::Want {
+            at_least: version,
+            levels: few,
+            any: true,
+        });
+        let (ok, max_called) = (true, None);
+        node.told(Command::Armed {
+            version,
+            ok,
+            max_called,
+        });
+        node.hear_from(
+            1,
+            MsgKind::ArmAck {
+                version,
+                ok,
+                max_called: None,
+            },
+        );
+        node.told(Command::Captured { version });
+        if late {
+            node.hear_from(1, MsgKind::Captured { version });
+        }
+        node.said.clear();
+        node.hear_from(1, forced.clone());
+        let goes = MsgKind::Go {
+            version,
+            levels: granted,
+        };
+        assert!(node.said.contains(&goes), "{:?}", node.said);
+        let ended = |kind: &MsgKind| {
+            let partner = Some(Level::PARTNER);
+            matches!(kind, MsgKind::Abort { level, .. } if *level == partner)
+        };
+        assert_eq!(node.said.iter().any(ended), late, "{:?}", node.said);
+        node.hear_from(1, MsgKind::Captured { version });
+        let levels = granted;
+        let all = Event::AllCaptured { version, levels };
+        assert!(node.events.contains(&all), "{:?}", node.events);
+    }
+}

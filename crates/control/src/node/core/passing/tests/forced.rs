@@ -342,6 +342,72 @@ fn what_is_forced_past_an_armed_version_goes_to_all_levels() {
     }
 }
 
+/// The policy has armed the very version that a program forces, at some of the job's levels.
+#[test]
+fn what_is_forced_as_it_was_armed_goes_to_all_levels() {
+    for forces in [true, false] {
+        let mut agent = crate::node::still::alone_at(0, Level::SHARED);
+        let program = with_slots(&mut agent, Version(14));
+        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+        let version = Version(18);
+        armed(&mut agent, version);
+        if forces {
+            program.announce(version);
+        }
+        program.offer(version.0);
+        assert!(program.enter(version, None).is_some());
+        let captured = captures(&agent, &program, version);
+        agent.on_said(1, 0, captured);
+        let armed = Levels::NONE.with(Level::DISK);
+        let levels = match forces {
+            true => armed.with(Level::SHARED),
+            false => armed,
+        };
+        assert_eq!(agent.rounds[&version].levels, levels);
+        let known = &agent.line.levels[&(Incarnation(1), version)];
+        assert_eq!(known.len(), levels.iter().count(), "waits go by this");
+    }
+}
+
+/// How often something was asked to be written.
+fn flushes(agent: &Node<Still>) -> usize {
+    let flush = |ask: &&Ask<PlainSlab>| matches!(ask, Ask::Flush(_));
+    agent.shell.asked.iter().filter(flush).count()
+}
+
+/// Elsewhere it is forced, and goes to more levels than it is being written at here.
+#[test]
+fn what_is_widened_while_it_is_written_is_written_there_after_that() {
+    let mut agent = crate::node::still::alone_at(0, Level::SHARED);
+    let program = with_slots(&mut agent, Version(14));
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    let (source, version) = (Incarnation(1), Version(18));
+    armed(&mut agent, version);
+    program.offer(version.0);
+    assert!(program.enter(version, None).is_some());
+    let captured = captures(&agent, &program, version);
+    agent.on_said(1, 0, captured);
+    assert_eq!((flushes(&agent), agent.rounds[&version].told), (1, true));
+    let levels = agent.rounds[&version].levels.with(Level::SHARED);
+    agent.resume_round(version, levels);
+    assert_eq!(flushes(&agent), 1, "one reads its slots at a time");
+    agent.flush_over(source, version);
+    assert_eq!(
+        (flushes(&agent), agent.rounds[&version].flushing),
+        (2, true)
+    );
+    agent.flush_over(source, version);
+    assert_eq!(
+        (flushes(&agent), agent.rounds[&version].flushing),
+        (2, false)
+    );
+    // Given up there before: nothing is left to be written.
+    let level = Some(Level::SHARED);
+    agent.on_aborted(version, level, Why::Storage, None);
+    agent.resume_round(version, levels);
+    assert_eq!(flushes(&agent), 2);
+}
+
 /// Captures `version` into slot 1, as the rank does; what it says of that comes later.
 fn captures(agent: &Node<Still>, program: &PlainBlock, version: Version) -> ToAgent {
     let entry = agent.ranks.get(Rank(0)).unwrap();
