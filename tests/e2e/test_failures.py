@@ -24,6 +24,16 @@ def test_nothing_fails_and_every_version_is_forced(job: Job) -> None:
     assert stable["memory"] == stable["disk"] == stable["partner"] == 12, result.err
 
 
+def test_what_is_forced_goes_as_far_as_it_is_waited_for(job: Job) -> None:
+    """Whatever the policy has armed that very version for."""
+    program = job.program("--force", 10, "--wait", "all-nodes")
+    levels = "memory,disk/4,partner/4,shared/100"
+    result = job.survive("--levels", levels, "--every", "10", program=program)
+    forced = range(0, job.steps, 10)
+    assert sorted(result.said("committed")) == sorted([*forced] * job.ranks), result.out
+    assert result.report["checkpoints"]["stable"]["shared"] == len(forced), result.err
+
+
 def test_a_killed_rank(job: Job) -> None:
     job.hold(74, 50)
     result = job.survive(inject=("rank:4@version=75",))
