@@ -540,6 +540,7 @@ impl Commit {
             .entry(version)
             .or_insert_with(|| Local::new(cx, known));
         local.levels = local.levels.with(level);
+        local.asked = local.asked.without(level);
         let step = local.steps.at(level);
         match *step {
             Step::Committing | Step::Over => {}
