@@ -24,6 +24,7 @@ mod orders;
 mod passing;
 mod ranks;
 mod reading;
+mod recording;
 mod rejoining;
 mod rounds;
 mod serving;
@@ -55,6 +56,7 @@ pub(super) use looking::Sight;
 use memory::Supply;
 use open::Open;
 pub use ranks::{Ranks, SLOTS, no_memory, overwritten};
+use recording::Recording;
 use shown::Shown;
 pub(super) use through::Through;
 use trouble::Trouble;
@@ -236,6 +238,7 @@ pub struct Core<S: Shell> {
     lives: spans::Lives,
     shown: Shown,
     trouble: Trouble,
+    recording: Recording,
     faults: Faults,
     /// The job ends: nothing is begun any more.
     finishing: bool,
@@ -275,6 +278,7 @@ impl<S: Shell> Core<S> {
             lives: spans::Lives::default(),
             shown: Shown::new(start.troubles, now),
             trouble: Trouble::default(),
+            recording: Recording::default(),
             faults: Faults::default(),
             finishing: false,
             before: start.opened,

@@ -378,6 +378,7 @@ impl<S: Shell> Core<S> {
         };
         self.open.begin(incarnation, restored, self.now);
         self.line.newest.clear();
+        self.doubt_unrecorded();
         if let Some((source, version)) = restored {
             self.restore_line(source, version);
         }

@@ -256,8 +256,9 @@ impl<S: Shell> Core<S> {
             tracing::info!(?short, "its contents have not come yet");
             return self.turn.is_done(Done::Unknown { op });
         };
-        self.contents.learn(&record);
         let shared = self.concerns_shared(&record);
+        self.records(op, &record, shared);
+        self.contents.learn(&record);
         self.shell.ask(Ask::Persist { op, record, shared });
     }
 
@@ -411,6 +412,7 @@ impl<S: Shell> Core<S> {
                     None => {}
                 }
                 let result = result.map(drop);
+                self.was_recorded(op, result.is_ok());
                 self.recorded(
                     op,
                     result.map_err(|_| outlive_base::machine::Fault::Storage),
