@@ -275,7 +275,7 @@ fn shutdown_sends_what_is_queued() {
 }
 
 #[test]
-fn a_partition_drops_messages_and_keeps_connections() {
+fn a_partition_drops_messages_and_ends_its_connections_when_it_heals() {
     let (a, b) = pair();
     a.endpoint.isolate(true);
     for n in 0..50u8 {
@@ -299,7 +299,14 @@ fn a_partition_drops_messages_and_keeps_connections() {
     assert_eq!(c.refused().code(), Code::AgentTimeout);
     assert!(a.events.is_empty() && b.events.is_empty());
     a.endpoint.isolate(false);
+    // Both hear that what they have said may be lost.
+    let (peer, reason) = a.down();
+    assert_eq!((peer.peer, reason), (NodeId(2), DownReason::Reset));
+    let (peer, reason) = b.down();
+    assert_eq!(peer.peer, NodeId(1));
+    assert!(matches!(reason, DownReason::Closed | DownReason::Reset));
     a.send(2, b"healed");
+    assert!(matches!(b.next(), Event::Up { .. }));
     assert_eq!(b.message(), b"healed");
     b.send(1, b"me too");
     // The third node's call was under way: it arrives now or its next does.

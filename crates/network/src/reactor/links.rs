@@ -125,9 +125,12 @@ impl Reactor {
                 }
                 Some(Conversation::Link(mut link)) => {
                     link.stalled = link.stalled.map(|_| Instant::now());
-                    match link.ended {
-                        Some(reason) if !isolated => self.link_down(&link, reason),
-                        _ => self.pump(token, link),
+                    if isolated {
+                        self.pump(token, link);
+                    } else {
+                        // Messages were dropped, and on a connection that lives none is ever lost: those who say
+                        // something once, and again on a new connection, rely on that.
+                        self.link_down(&link, link.ended.unwrap_or(DownReason::Reset));
                     }
                 }
                 None => {}

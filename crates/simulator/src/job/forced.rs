@@ -13,13 +13,13 @@ impl Job {
         if let (Some(_), Some(furthest)) = (self.launcher.running(), furthest) {
             let stride = self.options.stride;
             let version = (furthest + 5 * stride).next_multiple_of(stride);
-            self.forced = Some((self.epoch, version));
+            self.forced.insert((self.epoch, version));
         }
     }
 
     pub(super) fn is_forced(&self, epoch: u32, version: u64) -> bool {
         let each = self.options.forces * self.options.stride;
-        self.forced == Some((epoch, version)) || (each > 0 && version.is_multiple_of(each))
+        self.forced.contains(&(epoch, version)) || (each > 0 && version.is_multiple_of(each))
     }
 
     /// Nothing fails, and no bound passes: what the program forces is taken.

@@ -431,8 +431,13 @@ impl Job {
         let now = self.now;
         self.injections.disturbed(now);
         let home = self.home(who);
-        home.isolated = on;
+        let was = std::mem::replace(&mut home.isolated, on);
         let node = Target::Node(NodeId(home.node));
+        if was && !on {
+            // What was said meanwhile is lost, and both ends hear that something was.
+            let down = self.some_us(20_000);
+            self.breaks(who, down);
+        }
         if on {
             self.strikes(node, "partition", None);
         }

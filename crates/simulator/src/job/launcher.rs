@@ -348,7 +348,7 @@ impl Job {
             self.forgets(who);
         }
         self.epoch += 1;
-        self.forced = None;
+        self.forced.clear();
         let mut kept = self.found();
         // What the nodes share may know of a start that the launcher had no time to remember.
         if self.calm || self.shared.out_until <= self.now {

@@ -36,7 +36,7 @@ mod twins;
 mod waits;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use outlive_base::ipc::{ToAgent, ToRank};
@@ -367,8 +367,8 @@ struct Job {
     ends: Ends,
     /// Ranks' life: grows with every start and stop.
     epoch: u32,
-    /// A forced checkpoint: ranks' life and version.
-    forced: Option<(u32, u64)>,
+    /// Forced checkpoints: ranks' life and version. All ranks force them, however far apart they are.
+    forced: BTreeSet<(u32, u64)>,
     /// What was told of the health of nodes.
     health: Vec<(u32, Finding)>,
     /// Why nothing could be restored, if so.
@@ -468,7 +468,7 @@ impl Job {
             ),
             ends: Ends::default(),
             epoch: 0,
-            forced: None,
+            forced: BTreeSet::new(),
             health: Vec::new(),
             nothing: None,
             hangs: 0,

@@ -643,7 +643,7 @@ impl Job {
         }
         self.command_over(epoch, Ended::Signal(SIGKILL));
         self.epoch += 1;
-        self.forced = None;
+        self.forced.clear();
         let tokens: Vec<u64> = self.programs.values().filter_map(|it| it.token).collect();
         self.programs.clear();
         for token in tokens {
