@@ -18,12 +18,15 @@
 //! one end of the pattern to the next. Nothing is approximated but that the pattern is short
 //! compared with the job, and that versions enter a cycle as in the long run.
 
+mod ages;
 mod chain;
+mod follow;
 mod graph;
 #[cfg(test)]
 mod reference;
 mod solve;
 
+use ages::Grid;
 use solve::Trouble;
 
 use outlive_base::{Code, Entity, Error, Result};
@@ -56,6 +59,8 @@ pub(crate) struct Effort {
     pub steps: u64,
     /// See `steps`.
     pub steps_each: u64,
+    /// Ages of versions that are told apart.
+    pub grid: Grid,
 }
 
 impl Effort {
@@ -68,6 +73,7 @@ impl Effort {
         states_each: 5,
         steps: 20_000_000,
         steps_each: 10_000,
+        grid: Grid { exact: 4, parts: 4 },
     };
     /// For the result of a search.
     pub const LAST: Effort = Effort {
@@ -76,28 +82,31 @@ impl Effort {
         stood: f64::INFINITY,
         states: 4_000,
         states_each: 3,
-        steps: 4_000_000,
+        steps: 6_000_000,
         steps_each: 3_000,
+        grid: Grid { exact: 2, parts: 2 },
     };
     /// For telling plans apart that differ much.
     pub const COARSE: Effort = Effort {
         slack: 1e-5,
         left: 1e-6,
-        stood: 0.2,
+        stood: 0.02,
         states: 2_500,
         states_each: 4,
         steps: 400_000,
         steps_each: 2_500,
+        grid: Grid { exact: 1, parts: 1 },
     };
     /// For telling neighbours apart.
     pub const CLOSE: Effort = Effort {
         slack: 1e-6,
         left: 1e-7,
-        stood: 0.2,
+        stood: 0.02,
         states: 4_000,
         states_each: 5,
         steps: 1_000_000,
         steps_each: 3_000,
+        grid: Grid { exact: 2, parts: 2 },
     };
     /// The same with more left out.
     pub const fn with_slack(self, slack: f64) -> Effort {

@@ -32,9 +32,14 @@ const WRITES_APART: f64 = 2.0;
 const LONGER_MAX: usize = 5;
 /// Large enough to leave a valley: where writes are refused, cost is not smooth in multiples.
 const STEP_FIRST: f64 = 2.0;
-/// Neither makes more steps along the chain: this bounds the time, whatever the job.
-const WORK_COARSE: u64 = 12_000_000;
-const WORK_FINE: u64 = 40_000_000;
+/// Before that each has so many tries; those that take longer than the best by more than this
+/// factor have no more.
+const TRIES_PROBE: usize = 8;
+const PROMISING: f64 = 1.1;
+/// None makes more steps along the chain: this bounds the time, whatever the job.
+const WORK_PROBE: u64 = 4_000_000;
+const WORK_COARSE: u64 = 8_000_000;
+const WORK_FINE: u64 = 24_000_000;
 
 /// Levels, intervals, and what they cost.
 #[derive(Clone, PartialEq, Debug)]
@@ -213,6 +218,9 @@ fn shortest(question: &Question) -> f64 {
         / WRITES_APART
 }
 
+/// A subset of levels, its first-order estimate, the order of its levels and their periods.
+type Estimated = (f64, Vec<usize>, Question, Vec<usize>, Vec<f64>);
+
 /// A subset of levels and the best that was found for it.
 struct Candidate {
     /// Seconds.
@@ -222,6 +230,57 @@ struct Candidate {
     rungs: Vec<usize>,
     interval: f64,
     ratios: Vec<u32>,
+}
+
+impl Candidate {
+    /// A few tries from the first-order optimum: enough to see which subsets are worth more.
+    fn probed((_, chosen, question, rungs, periods): Estimated) -> Candidate {
+        let mut ratios = vec![1_u32];
+        for pair in periods.windows(2) {
+            ratios.push(libm::round(pair[1] / pair[0]).clamp(1.0, 1000.0) as u32);
+        }
+        let length = |ratios: &[u32]| ratios.iter().map(|&one| u64::from(one)).product::<u64>();
+        while length(&ratios) > LENGTH_MAX {
+            ratios
+                .iter_mut()
+                .for_each(|ratio| *ratio = ratio.div_ceil(2));
+        }
+        let begun = Candidate {
+            found: f64::INFINITY,
+            chosen,
+            question,
+            rungs,
+            interval: periods[0],
+            ratios,
+        };
+        begun.searched(TRIES_PROBE, WORK_PROBE)
+    }
+
+    /// More of the same.
+    fn tried(self) -> Candidate {
+        self.searched(TRIES_COARSE, WORK_COARSE)
+    }
+
+    fn searched(self, tries: usize, work_max: u64) -> Candidate {
+        let mut search = Search {
+            question: &self.question,
+            rungs: self.rungs.clone(),
+            tries,
+            effort: Effort::COARSE,
+            shortest: shortest(&self.question),
+            work: 0,
+            work_max,
+            known: BTreeMap::new(),
+        };
+        let steps = (1.6, STEP_COARSE);
+        let (found, interval, ratios) = search.improve(self.interval, self.ratios.clone(), steps);
+        Candidate {
+            found,
+            interval,
+            ratios,
+            ..self
+        }
+    }
 }
 
 /// The best plan for a job, among all subsets of `levels`.
@@ -241,45 +300,15 @@ pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
     }
     candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
     candidates.truncate(CLOSELY);
-    let mut best: Option<Candidate> = None;
-    for (_, chosen, question, rungs, periods) in candidates {
-        let mut ratios = vec![1_u32];
-        for pair in periods.windows(2) {
-            ratios.push(libm::round(pair[1] / pair[0]).clamp(1.0, 1000.0) as u32);
-        }
-        while ratios
-            .iter()
-            .map(|&ratio| u64::from(ratio))
-            .product::<u64>()
-            > LENGTH_MAX
-        {
-            ratios
-                .iter_mut()
-                .for_each(|ratio| *ratio = ratio.div_ceil(2));
-        }
-        let mut search = Search {
-            question: &question,
-            rungs: rungs.clone(),
-            tries: TRIES_COARSE,
-            effort: Effort::COARSE,
-            shortest: shortest(&question),
-            work: 0,
-            work_max: WORK_COARSE,
-            known: BTreeMap::new(),
-        };
-        let steps = (1.6, STEP_COARSE);
-        let (found, interval, ratios) = search.improve(periods[0], ratios, steps);
-        if found < best.as_ref().map_or(f64::INFINITY, |best| best.found) {
-            best = Some(Candidate {
-                found,
-                chosen,
-                question,
-                rungs,
-                interval,
-                ratios,
-            });
-        }
-    }
+    let probed = candidates.into_iter().map(Candidate::probed);
+    let mut probed: Vec<Candidate> = probed.collect();
+    probed.sort_by(|a, b| a.found.total_cmp(&b.found));
+    let most = probed.first().map_or(0.0, |first| first.found * PROMISING);
+    let promising = probed.into_iter().filter(|one| one.found <= most);
+    let tried = promising
+        .map(Candidate::tried)
+        .filter(|one| one.found.is_finite());
+    let best = tried.min_by(|a, b| a.found.total_cmp(&b.found));
     let Some(best) = best else {
         return Err(hopeless(job, levels, classes));
     };

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use super::ages::{Grid, NONE};
 use super::{Pattern, Question};
 use crate::classes::{Mask, Outcome};
 use crate::machine::Scheme;
 
 /// No more levels.
 pub(super) const LEVELS_MAX: usize = 8;
-/// No version.
-const NONE: u32 = u32::MAX;
 const NANOS: f64 = 1e9;
 
 /// What is stored where. Ages are in intervals before the state's position.
@@ -37,6 +36,12 @@ impl Held {
             left: [0; LEVELS_MAX],
             degraded: 0,
         }
+    }
+    /// Versions on all levels, of these ages.
+    pub fn aged(ages: &[u32]) -> Held {
+        let mut held = Held::everywhere(ages.len());
+        held.age[..ages.len()].copy_from_slice(ages);
+        held
     }
     /// A number that equal ones share.
     pub fn digest(&self) -> u64 {
@@ -92,6 +97,21 @@ impl Held {
             }
         }
     }
+    /// The same with ages on a grid, each with its share.
+    fn spread(&self, grid: Grid, length: u32) -> Vec<(Held, f64)> {
+        let spread = grid.spread(self.age, &self.flight, length).into_iter();
+        spread
+            .map(|(age, share)| {
+                (
+                    Held {
+                        age,
+                        ..self.clone()
+                    },
+                    share,
+                )
+            })
+            .collect()
+    }
     fn older(&mut self, by: u32) {
         for age in self.age.iter_mut().chain(&mut self.flight) {
             if *age != NONE {
@@ -108,6 +128,19 @@ pub(super) enum State {
     Restart(u8, Held),
     /// At the beginning of an interval.
     Run(Held),
+}
+
+impl State {
+    /// The same with the ages of versions on a grid, each with its share.
+    pub fn spread(&self, grid: Grid, length: u32) -> Vec<(State, f64)> {
+        let state = |held| match self {
+            State::Restart(level, _) => State::Restart(*level, held),
+            State::Run(_) => State::Run(held),
+        };
+        let (State::Restart(_, held) | State::Run(held)) = self;
+        let spread = held.spread(grid, length).into_iter();
+        spread.map(|(held, share)| (state(held), share)).collect()
+    }
 }
 
 /// What follows a state.
@@ -139,9 +172,6 @@ struct Branch {
     writing: Mask,
     weight: f64,
 }
-
-/// Background writes that take more intervals are not looked at so closely.
-const LONGEST_MAX: f64 = 20_000.0;
 
 /// Levels that survive a stop, whether a node is replaced, and the rate of such stops.
 type Ending = (Mask, bool, f64);
@@ -188,13 +218,6 @@ impl<'a> Chain<'a> {
             endings: BTreeMap::new(),
             stopped: Vec::new(),
         }
-    }
-
-    /// The longest background write, in intervals.
-    pub fn longest(&self) -> i64 {
-        let longest = self.question.levels.iter().map(|level| level.background);
-        let longest = longest.fold(0.0, f64::max) / self.pattern.interval;
-        longest.min(LONGEST_MAX).ceil() as i64
     }
 
     /// What follows `state` at `position`.

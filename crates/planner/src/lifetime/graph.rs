@@ -7,14 +7,12 @@
 //! Invariant: `rows[p].mass` is at least what the states of position p hold that will be
 //! pushed; the end of the cycle holds what it was given.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
+use super::ages::Grid;
 use super::chain::{Chain, Held, State};
 
-/// Positions further back than so many cycles and background writes, and intervals, are taken for the same one a
-/// cycle later, and a cycle more.
-const BACK_CYCLES: i64 = 4;
-const BACK_LEAST: i64 = 256;
 /// What failed behind the front is fetched when it is more than this share of the front.
 const BEHIND_MAX: f64 = 0.3;
 /// A return fetches so much of what is behind: the rest lies too far back to be worth it.
@@ -22,6 +20,9 @@ const FETCHED: f64 = 0.9;
 /// So many states of a position are looked at for one that stands for another: those that
 /// were known first, which are visited most.
 const STAND_INS: usize = 24;
+/// A state keeps what is less than the tolerance over the number of states and this: to push
+/// it takes as long as to push much.
+const LITTLE: f64 = 32.0;
 /// To make a state known takes about as long as to follow so many edges.
 const STEP_WORK: u64 = 100;
 /// It is looked for so many positions around.
@@ -95,17 +96,18 @@ pub(super) struct Sums {
 
 pub(super) struct Graph<'a> {
     chain: Chain<'a>,
+    /// Which ages versions may have.
+    grid: Grid,
     length: i64,
-    /// Positions before the cycle.
-    back: i64,
     /// Probability that makes a state known.
     slack: f64,
     /// The states at the beginning of a cycle that are those at the end of the one before.
     starts: BTreeMap<u32, (u32, f64)>,
+    /// What a state may keep.
+    little: f64,
     /// No more states become known.
     frozen: bool,
-    first: i64,
-    rows: VecDeque<Row>,
+    rows: Vec<Row>,
     places: Vec<(i64, State)>,
     cells: Vec<Cell>,
     steps: Vec<Known>,
@@ -120,17 +122,16 @@ pub(super) struct Graph<'a> {
 
 impl<'a> Graph<'a> {
     /// No states yet; at most so many will be known.
-    pub fn new(chain: Chain<'a>, length: i64, states_max: usize) -> Graph<'a> {
-        let back = BACK_LEAST + BACK_CYCLES * (length + chain.longest());
+    pub fn new(chain: Chain<'a>, grid: Grid, length: i64, states_max: usize) -> Graph<'a> {
         Graph {
-            back,
             chain,
+            grid,
             length,
             slack: 1.0,
             starts: BTreeMap::new(),
+            little: 0.0,
             frozen: false,
-            first: 0,
-            rows: VecDeque::new(),
+            rows: Vec::new(),
             places: Vec::new(),
             cells: Vec::new(),
             steps: Vec::new(),
@@ -143,13 +144,9 @@ impl<'a> Graph<'a> {
     }
 
     fn row(&mut self, position: i64) -> &mut Row {
-        while position < self.first {
-            self.rows.push_front(Row::default());
-            self.first -= 1;
-        }
-        let at = (position - self.first) as usize;
+        let at = position as usize;
         while at >= self.rows.len() {
-            self.rows.push_back(Row::default());
+            self.rows.push(Row::default());
         }
         &mut self.rows[at]
     }
@@ -161,7 +158,7 @@ impl<'a> Graph<'a> {
         };
         let digest = held.digest() ^ kind;
         let at = self.row(position).states.len();
-        let index = (position - self.first) as usize;
+        let index = position as usize;
         for place in 0..at {
             let (other, number) = self.rows[index].states[place];
             if other == digest && self.places[number as usize].1 == state {
@@ -200,7 +197,7 @@ impl<'a> Graph<'a> {
 
     /// States at the end of the cycle that were reached.
     fn ends(&self) -> Vec<u32> {
-        let at = usize::try_from(self.length - self.first).unwrap_or(usize::MAX);
+        let at = usize::try_from(self.length).unwrap_or(usize::MAX);
         let states = self.rows.get(at).map_or(&[][..], |row| &row.states);
         let reached = states.iter().map(|&(_, number)| number);
         reached
@@ -265,7 +262,7 @@ impl<'a> Graph<'a> {
             return;
         }
         let first = !cell.known && before < self.slack;
-        let row = &mut self.rows[(position - self.first) as usize];
+        let row = &mut self.rows[position as usize];
         row.mass += if first { now } else { mass };
         if first {
             let restart = matches!(self.places[number as usize].1, State::Restart(..));
@@ -279,7 +276,7 @@ impl<'a> Graph<'a> {
         for number in 0..self.places.len() {
             let (position, mass) = (self.places[number].0, self.cells[number].residue);
             if position < self.length && !self.cells[number].known && mass >= slack {
-                let row = &mut self.rows[(position - self.first) as usize];
+                let row = &mut self.rows[position as usize];
                 row.mass += mass;
                 let restart = matches!(self.places[number].1, State::Restart(..));
                 row.add(number as u32, restart);
@@ -301,19 +298,21 @@ impl<'a> Graph<'a> {
         let step = self.chain.step(position, &state);
         let mut to: Vec<(u32, f64)> = Vec::with_capacity(step.to.len());
         let (mut again, mut itself) = (0.0, 0.0);
-        let lowest = -self.back;
         for (by, next, p) in step.to {
-            let mut place = position + by;
-            if place < lowest {
-                let cycles = (lowest - place + self.length - 1) / self.length;
-                place += cycles * self.length;
-                again += cycles as f64 * p;
-            }
-            let next = self.number(place, next);
-            match to.iter_mut().find(|(known, _)| *known == next) {
-                _ if next == number => itself += p,
-                Some((_, sum)) => *sum += p,
-                None => to.push((next, p)),
+            // Before the cycle all is as one or more cycles later.
+            let cycles = (-(position + by))
+                .max(0)
+                .unsigned_abs()
+                .div_ceil(self.length.unsigned_abs());
+            let place = position + by + cycles as i64 * self.length;
+            again += cycles as f64 * p;
+            for (next, share) in next.spread(self.grid, self.length as u32) {
+                let (next, p) = (self.number(place, next), p * share);
+                match to.iter_mut().find(|(known, _)| *known == next) {
+                    _ if next == number => itself += p,
+                    Some((_, sum)) => *sum += p,
+                    None => to.push((next, p)),
+                }
             }
         }
         self.steps[number as usize] = Known {
@@ -330,28 +329,29 @@ impl<'a> Graph<'a> {
         self.states += 1;
     }
 
-    /// Pushes what the states of a position hold: what of it then waits up to this position,
-    /// and beyond.
+    /// Pushes what the states of a position hold, but for what is next to nothing: what of it
+    /// then waits here or before, and beyond.
     fn push_row(&mut self, position: i64) -> (f64, f64) {
-        let index = (position - self.first) as usize;
-        self.rows[index].mass = 0.0;
+        let index = position as usize;
         let (mut behind, mut forward) = (0.0, 0.0);
         let mut place = 0;
-        while let Some(&number) = self
-            .rows
-            .get((position - self.first) as usize)
-            .and_then(|row| row.known.get(place))
-        {
+        while let Some(&number) = self.rows[index].known.get(place) {
             place += 1;
             let (back, on) = self.push(number, position);
             (behind, forward) = (behind + back, forward + on);
         }
-        (behind, forward)
+        let cells = &self.cells;
+        let row = &mut self.rows[index];
+        let known = row.known.iter().map(|&number| &cells[number as usize]);
+        let known = known.filter(|cell| cell.known);
+        row.mass = known.map(|cell| cell.residue).sum();
+        (behind + row.mass, forward)
     }
 
+    /// What goes before the position, and beyond.
     fn push(&mut self, number: u32, position: i64) -> (f64, f64) {
         let at = number as usize;
-        if self.cells[at].residue == 0.0 {
+        if self.cells[at].residue <= self.little {
             return (0.0, 0.0);
         }
         if !self.cells[at].known {
@@ -373,10 +373,10 @@ impl<'a> Graph<'a> {
         for edge in known.from..known.from + known.count {
             let (to, p) = self.edges[edge as usize];
             self.give(to, mass * p);
-            if i64::from(self.cells[to as usize].position) <= position {
-                behind += mass * p;
-            } else {
-                forward += mass * p;
+            match i64::from(self.cells[to as usize].position).cmp(&position) {
+                Ordering::Less => behind += mass * p,
+                Ordering::Equal => {}
+                Ordering::Greater => forward += mass * p,
             }
         }
         (behind, forward)
@@ -388,10 +388,12 @@ impl<'a> Graph<'a> {
     /// the front begins again where most of it lies. So a short way back, which is common,
     /// is made up for at once, and a long one, which is rare, by few sweeps over the whole.
     pub fn drain(&mut self, tolerance: f64, pushed_max: u64) -> bool {
+        // All states together may keep a part of the tolerance.
+        self.little = tolerance / (LITTLE * self.states_max as f64);
         let Some(at) = self.rows.iter().position(|row| row.mass > 0.0) else {
             return true;
         };
-        let mut position = self.first + at as i64;
+        let mut position = at as i64;
         // What has been thrown back since the front last went back, and what is ahead of it.
         let (mut thrown, mut ahead) = (0.0, self.masses(position, self.length));
         loop {
@@ -407,7 +409,7 @@ impl<'a> Graph<'a> {
                 continue;
             }
             ahead = self.masses(position, self.length);
-            let behind = self.masses(self.first, position);
+            let behind = self.masses(0, position);
             if ahead + behind <= tolerance {
                 return true;
             }
@@ -419,7 +421,7 @@ impl<'a> Graph<'a> {
                     behind
                 };
             let mut fetched = 0.0;
-            while position > self.first && fetched < wanted {
+            while position > 0 && fetched < wanted {
                 position -= 1;
                 fetched += self.row(position).mass;
             }
@@ -438,10 +440,9 @@ impl<'a> Graph<'a> {
     }
 
     fn masses(&self, from: i64, to: i64) -> f64 {
-        let (from, to) = ((from - self.first).max(0), (to - self.first).max(0));
         let to = (to as usize).min(self.rows.len());
         let from = (from as usize).min(to);
-        self.rows.range(from..to).map(|row| row.mass).sum()
+        self.rows[from..to].iter().map(|row| row.mass).sum()
     }
 
     /// No more states: what comes to one that is not known goes to the one that stands for
@@ -495,8 +496,7 @@ impl<'a> Graph<'a> {
     /// same kind, at the same position of the pattern or as near to it as there is one.
     fn stand_in(&self, number: usize) -> Option<(u32, f64)> {
         let (position, state) = (self.places[number].0, &self.places[number].1);
-        let late = (-position).max(0).div_euclid(self.length) + 1;
-        for cycle in 0..=late {
+        for cycle in [0, 1] {
             for off in 0..NEAR.min(self.length) {
                 for at in [position + off, position - off] {
                     let at = at + cycle * self.length;
@@ -511,10 +511,10 @@ impl<'a> Graph<'a> {
 
     /// The known state of a position that is most like another.
     fn nearest(&self, position: i64, state: &State) -> Option<u32> {
-        if position < self.first || position >= self.length {
+        if position < 0 || position >= self.length {
             return None;
         }
-        let row = self.rows.get((position - self.first) as usize)?;
+        let row = self.rows.get(position as usize)?;
         let distance = |other: &State| match (state, other) {
             (State::Run(a), State::Run(b)) => Some(a.distance(b)),
             (State::Restart(x, a), State::Restart(y, b)) if x == y => Some(a.distance(b)),

@@ -4,26 +4,19 @@
 //! Cycles that begin with the usual versions are followed until one ends so: the time from one
 //! such beginning to the next, over the cycles in it, is the time of a cycle in the long run
 //! (renewal reward theorem). The expected visits of each state are found by pushing
-//! probability along the chain ([`super::graph`]) until next to nothing is left.
+//! probability along the chain ([`super::graph`]) until next to nothing is left; what returns
+//! too seldom for that is extrapolated ([`super::follow`]).
 //!
 //! States become known from the likely ones to the unlikely ones, so that a bound on their
 //! number leaves out the least; another stands for each that is left out, and no probability
 //! is lost.
 
 use super::chain::{Chain, Held};
+use super::follow::{Followed, Sums};
 use super::graph::Graph;
 use super::{Effort, Lifetime, Pattern, Question};
+use crate::classes::Mask;
 
-/// Cycles until one ends as the first began, which nearly all do; what is left then is so
-/// little that where it begins does not matter.
-const CYCLES_MAX: usize = 300;
-/// What has not returned may be so much more than what is on its way: it differs from what
-/// has in little.
-const RETURNED: f64 = 1e3;
-const RETURNED_MAX: f64 = 1e-3;
-/// If more of the cycles that have begun is not over, there is no result. What is not over
-/// goes about as fast as what is, so that this is far more than the error that it leaves.
-const UNFINISHED_MAX: f64 = 1e-2;
 /// Cycles from versions on all levels to what is usual at the end of one.
 const CYCLES_FIRST: u64 = 4;
 /// The first states that become known have so much probability; then ever less, by this
@@ -32,6 +25,12 @@ const SLACK_FIRST: f64 = 1e-3;
 const SLACK_STEP: f64 = 0.03;
 /// Meanwhile so much may be left on its way: it is pushed on with what follows.
 const ROUGHLY: f64 = 3e-2;
+
+/// A background write is ended by a stop so often, or less: then the usual versions are
+/// those of the last few cycles.
+const OFTEN_ENDED: f64 = 0.5;
+/// No older versions at the beginning, in intervals.
+const AGE_MAX: f64 = 1e6;
 
 /// Why there is no expected time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,12 +76,11 @@ pub(super) fn expected(
     let states_max = effort.states + effort.states_each * length as usize;
     let pushed_max = effort.steps + effort.steps_each * length;
     let chain = Chain::new(question, pattern, (effort.slack * 1e-2).clamp(1e-15, 1e-9));
-    let mut graph = Graph::new(chain, length as i64, states_max);
+    let mut graph = Graph::new(chain, effort.grid, length as i64, states_max);
     let left = effort.left;
     let mut slack = SLACK_FIRST.max(effort.slack);
     graph.refine(slack);
-    let everywhere = Held::everywhere(question.levels.len());
-    let mut number = graph.start(&everywhere);
+    let mut number = graph.start(&Held::aged(&usual_ages(question, pattern)));
     for cycle in 1..=CYCLES_FIRST {
         graph.begin(number, 1.0);
         let ended = graph.drain(ROUGHLY, pushed_max * cycle / (8 * CYCLES_FIRST));
@@ -93,52 +91,66 @@ pub(super) fn expected(
         }
     }
     graph.begin(number, 1.0);
-    let mut cycles = 1.0;
+    let mut followed = Followed::new();
     loop {
         graph.refine(slack);
         let ended = graph.drain(ROUGHLY, pushed_max / 2);
-        cycles += graph.wrap(number);
+        followed.wrap(&mut graph, number);
         if !ended || graph.is_full() || slack <= effort.slack {
             break;
         }
         slack = (slack * SLACK_STEP).max(effort.slack);
     }
     if !graph.is_full() {
-        cycles += to_return(&mut graph, number, left, pushed_max / 2);
+        followed.to_return(&mut graph, number, left, pushed_max / 2);
     }
     graph.freeze();
-    cycles += to_return(&mut graph, number, left, pushed_max);
+    followed.to_return(&mut graph, number, left, pushed_max);
     let stops = question.classes.total() * graph.sums.seconds.iter().sum::<f64>();
     let stood = graph.sums.stood > effort.stood * stops;
-    if stood || graph.unfinished() > UNFINISHED_MAX * cycles {
-        return (Err(Trouble::TooMany), graph.work());
-    }
-    let found = whole(question, pattern, &graph, cycles);
-    (Ok(found), graph.work())
+    let found = match followed.sums(&graph) {
+        Some(sums) if !stood => Ok(whole(question, pattern, sums, graph.states)),
+        _ => Err(Trouble::TooMany),
+    };
+    (found, graph.work())
 }
 
-/// Cycles until one ends where the first began, or so many edges have been followed; how
-/// many begin.
-fn to_return(graph: &mut Graph, usual: u32, left: f64, pushed_max: u64) -> f64 {
-    let mut cycles = 0.0;
-    for _ in 0..CYCLES_MAX {
-        if !graph.drain(left, pushed_max) {
-            break;
+/// About how old the versions are, in intervals, where background writes are mostly ended
+/// by stops before they are over: what is usual there is reached only after many cycles. A
+/// guess; how old they are follows from the chain.
+fn usual_ages(question: &Question, pattern: &Pattern) -> Vec<u32> {
+    let (rate, length) = (question.classes.total(), pattern.length() as f64);
+    let restarts = question.levels.iter().map(|level| level.restart);
+    let restart = restarts.fold(f64::INFINITY, f64::min);
+    let age = |place: usize| {
+        let background = question.levels[place].background;
+        if rate * background < OFTEN_ENDED {
+            return 0;
         }
-        let more = graph.wrap(usual);
-        cycles += more;
-        if more <= (left * RETURNED).min(RETURNED_MAX) {
-            break;
-        }
-    }
-    cycles
+        let younger = question.levels.iter().enumerate();
+        let younger: Mask = younger
+            .filter(|(_, level)| level.background < background)
+            .map(|(bit, _)| 1 << bit)
+            .sum();
+        let needed = question.classes.stops.iter().filter(|(outcome, _)| {
+            outcome.survive & younger == 0 && outcome.survive & (1 << place) != 0
+        });
+        let needed: f64 = needed.map(|(_, rate)| rate.rate).sum();
+        // From one version to the next, or to a stop that needs it.
+        let waits = f64::from(pattern.multiples[place]) * pattern.interval / 2.0;
+        let tries = libm::expm1((rate * (background + waits)).min(500.0));
+        let seconds = 1.0 / (rate / tries + needed);
+        let computing = 1.0 / (1.0 + rate * restart);
+        let cycles = seconds * computing / (length * pattern.interval);
+        (libm::floor(cycles.min(AGE_MAX / length)) * length) as u32
+    };
+    (0..question.levels.len()).map(age).collect()
 }
 
 /// A job of many cycles, each of which may end with a new beginning.
-fn whole(question: &Question, pattern: &Pattern, graph: &Graph, begun: f64) -> Lifetime {
+fn whole(question: &Question, pattern: &Pattern, sums: Sums, states: usize) -> Lifetime {
     let cycles = question.work / (pattern.length() as f64 * pattern.interval);
-    let sums = graph.sums;
-    let ended = begun - sums.again - graph.unfinished();
+    let ended = sums.ended;
     if ended.is_nan() || ended <= 0.0 {
         return Lifetime::never(question.work);
     }
@@ -160,6 +172,6 @@ fn whole(question: &Question, pattern: &Pattern, graph: &Graph, begun: f64) -> L
         restart,
         lost: (compute - work).max(0.0),
         anew,
-        states: graph.states,
+        states,
     }
 }
