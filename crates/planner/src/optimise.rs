@@ -38,8 +38,8 @@ const TRIES_PROBE: usize = 8;
 const PROMISING: f64 = 1.1;
 /// None makes more steps along the chain: this bounds the time, whatever the job.
 const WORK_PROBE: u64 = 4_000_000;
-const WORK_COARSE: u64 = 8_000_000;
-const WORK_FINE: u64 = 24_000_000;
+const WORK_COARSE: u64 = 12_000_000;
+const WORK_FINE: u64 = 40_000_000;
 
 /// Levels, intervals, and what they cost.
 #[derive(Clone, PartialEq, Debug)]

@@ -357,6 +357,51 @@ fn states_that_are_left_out_have_stand_ins() {
     );
 }
 
+/// A background write that stops mostly end: versions of all ages, of which any may be needed.
+fn seldom_written() -> (Question, Pattern) {
+    let levels = vec![
+        level("partner", SHARED, 0.0, 15.0, 10.0),
+        level("files", SHARED, 0.0, 200.0, 60.0),
+    ];
+    let of = question(levels, &[(0b11, 1e-2), (0b10, 2e-4)]);
+    let pattern = Pattern {
+        interval: 12.0,
+        multiples: vec![1, 2],
+    };
+    (of, pattern)
+}
+
+/// Few ages that keep the mean are as good as all ages, and take few states, so that no other
+/// states have to stand for any; however little it is looked at, nothing is far off.
+#[test]
+fn few_ages_are_as_good_as_all() {
+    let (of, pattern) = seldom_written();
+    let all = Effort {
+        slack: 1e-7,
+        states: 50_000,
+        steps: 30_000_000,
+        grid: Grid {
+            exact: u32::MAX,
+            parts: 1,
+        },
+        ..Effort::FULL
+    };
+    let whole = with_effort(&of, &pattern, all, &mut 0).expect("good");
+    // Half of the overhead is due to age.
+    assert!(whole.overhead() > 0.5, "{whole:?}");
+    for (effort, bound, fewer) in [
+        (Effort::FULL, 1e-5, 3),
+        (Effort::LAST, 1e-3, 4),
+        (Effort::CLOSE, 5e-3, 5),
+        (Effort::COARSE, 2e-2, 8),
+    ] {
+        let found = with_effort(&of, &pattern, effort, &mut 0).expect("good");
+        let off = (found.total / whole.total - 1.0).abs();
+        assert!(off < bound, "{off}: {found:?}, not {whole:?}");
+        assert!(found.states * fewer < whole.states, "{found:?} {whole:?}");
+    }
+}
+
 /// Five levels, four of them in the background.
 fn five() -> (Vec<Level>, [(u16, f64); 4]) {
     let levels = vec![

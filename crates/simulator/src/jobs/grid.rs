@@ -71,6 +71,15 @@ hits = 0.2
 mtbf = "150000 s"
 "#;
 
+/// Rarely, what takes a node and its partner.
+const SUPPLIES: &str = r#"
+[[groups]]
+name = "power supply"
+size = 12
+stride = 20
+mtbf = "5500000 s"
+"#;
+
 const BUFFER: &str = r#"
 [[servers]]
 name = "buffer"
@@ -215,6 +224,17 @@ pub fn cases() -> Vec<Case> {
         memory,
         vec![1, 2, 12],
         100.0,
+    );
+    // The machine without racks stops every 1,327 s: of the writes to files one in eight ends.
+    let seldom = level(PARTNER, (150, 340), true) + &level(FILES, (2700, 2800), true);
+    add(
+        "background writes that failures mostly end".into(),
+        2,
+        "",
+        SUPPLIES,
+        seldom,
+        vec![1, 5],
+        80.0,
     );
     let shapes = "shape = 1.5\nlight-shape = 0.6";
     add(
