@@ -82,7 +82,7 @@ impl Followed {
     }
 
     /// Cycles until one ends where the first began, or so many edges have been followed.
-    pub fn to_return(&mut self, graph: &mut Graph, usual: u32, left: f64, pushed_max: u64) {
+    pub fn until_returned(&mut self, graph: &mut Graph, usual: u32, left: f64, pushed_max: u64) {
         // Other states stand for some now, or more are known: other proportions.
         self.marks.clear();
         let mut more = 0.0_f64;

@@ -102,10 +102,10 @@ pub(super) fn expected(
         slack = (slack * SLACK_STEP).max(effort.slack);
     }
     if !graph.is_full() {
-        followed.to_return(&mut graph, number, left, pushed_max / 2);
+        followed.until_returned(&mut graph, number, left, pushed_max / 2);
     }
     graph.freeze();
-    followed.to_return(&mut graph, number, left, pushed_max);
+    followed.until_returned(&mut graph, number, left, pushed_max);
     let stops = question.classes.total() * graph.sums.seconds.iter().sum::<f64>();
     let stood = graph.sums.stood > effort.stood * stops;
     let found = match followed.sums(&graph) {
