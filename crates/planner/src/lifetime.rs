@@ -16,7 +16,8 @@
 //!
 //! This is a Markov chain: `chain` has its transitions, `solve` its expected times from
 //! one end of the pattern to the next. Nothing is approximated but that the pattern is short
-//! compared with the job, and that versions enter a cycle as in the long run.
+//! compared with the job, and that versions enter a cycle as in the long run. (Old versions have
+//! few ages, in which nothing shows; see `ages`.)
 
 mod ages;
 mod chain;

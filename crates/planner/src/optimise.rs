@@ -23,7 +23,7 @@ const LENGTH_MAX: u64 = 2_000;
 /// The few best subsets are told apart with larger steps ...
 const STEP_COARSE: f64 = 1.1;
 /// ... by so many evaluations each; then the best is improved by so many.
-const TRIES_COARSE: usize = 24;
+const TRIES_COARSE: usize = 16;
 const TRIES_FINE: usize = 80;
 const STEP_FINE: f64 = 1.015;
 /// Checkpoints are at least half of the fastest write apart.
@@ -38,7 +38,7 @@ const TRIES_PROBE: usize = 8;
 const PROMISING: f64 = 1.1;
 /// None makes more steps along the chain: this bounds the time, whatever the job.
 const WORK_PROBE: u64 = 4_000_000;
-const WORK_COARSE: u64 = 12_000_000;
+const WORK_COARSE: u64 = 8_000_000;
 const WORK_FINE: u64 = 40_000_000;
 
 /// Levels, intervals, and what they cost.
@@ -81,6 +81,9 @@ fn estimate(question: &Question) -> Option<(f64, Vec<usize>, Vec<f64>)> {
     Some((sum, rungs, periods))
 }
 
+/// What was asked, the bits of the interval and the ratios, and what was found.
+type Asked = BTreeMap<(u64, Vec<u32>), f64>;
+
 /// A search: ratios[i] is the multiple of rung i over that of rung i - 1; ratios[0] is 1.
 struct Search<'a> {
     question: &'a Question,
@@ -93,8 +96,7 @@ struct Search<'a> {
     /// Steps along the chain that were made, and how many may be.
     work: u64,
     work_max: u64,
-    /// What was asked: the bits of the interval, and the ratios.
-    known: BTreeMap<(u64, Vec<u32>), f64>,
+    known: Asked,
 }
 
 impl Search<'_> {
@@ -230,6 +232,7 @@ struct Candidate {
     rungs: Vec<usize>,
     interval: f64,
     ratios: Vec<u32>,
+    known: Asked,
 }
 
 impl Candidate {
@@ -252,6 +255,7 @@ impl Candidate {
             rungs,
             interval: periods[0],
             ratios,
+            known: BTreeMap::new(),
         };
         begun.searched(TRIES_PROBE, WORK_PROBE)
     }
@@ -270,14 +274,16 @@ impl Candidate {
             shortest: shortest(&self.question),
             work: 0,
             work_max,
-            known: BTreeMap::new(),
+            known: self.known,
         };
         let steps = (1.6, STEP_COARSE);
-        let (found, interval, ratios) = search.improve(self.interval, self.ratios.clone(), steps);
+        let (found, interval, ratios) = search.improve(self.interval, self.ratios, steps);
+        let known = search.known;
         Candidate {
             found,
             interval,
             ratios,
+            known,
             ..self
         }
     }
