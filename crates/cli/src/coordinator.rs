@@ -138,13 +138,14 @@ pub fn invitation(config: &Config, run: &RunSettings) -> Result<Option<PathBuf>>
     let Some(path) = config.path("coordinator") else {
         return Ok(None);
     };
-    let is_shared = |kind: StoreKind| kind == StoreKind::Shared;
+    let is_shared = |kind: StoreKind| matches!(kind, StoreKind::Shared | StoreKind::Server);
     let shared = run.levels.iter().any(|it| is_shared(it.level.store()));
     if !shared || run.auto.is_none() {
         return Err(refuse(
             config,
             "coordinator",
-            "there would be no turns: they are for the level shared with --interval auto"
+            "there would be no turns: they are for the levels shared and memory-server with \
+             --interval auto"
                 .to_owned(),
             "add shared to --levels, and leave --every, --interval and /N out",
         ));

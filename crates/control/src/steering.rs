@@ -235,7 +235,7 @@ impl Steering {
             failed: None,
             reopened: None,
             why: None,
-            turn: gate::Gate::default(),
+            turn: gate::Gate::of(levels),
             wake: None,
             kept: None,
             entry: PolicyEntry::default(),

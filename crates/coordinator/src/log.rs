@@ -28,7 +28,7 @@ use crate::Types;
 use crate::frames::{self, End, FRAME_BYTES};
 
 /// What the file begins with; the last byte is the version.
-const MAGIC: [u8; frames::MAGIC_BYTES] = *b"OLCLOG\0\x01";
+const MAGIC: [u8; frames::MAGIC_BYTES] = *b"OLCLOG\0\x02";
 
 /// A frame.
 #[derive(Serialize, Deserialize)]

@@ -22,7 +22,7 @@ use crate::frames::{self, End};
 use crate::{Answers, Types};
 
 /// What a snapshot's file begins with; the last byte is the version.
-const MAGIC: [u8; frames::MAGIC_BYTES] = *b"OLCSNAP\x01";
+const MAGIC: [u8; frames::MAGIC_BYTES] = *b"OLCSNAP\x02";
 
 type Meta = SnapshotMeta<u64, ()>;
 

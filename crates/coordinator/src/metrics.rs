@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Error, Result};
-use outlive_control::turns::Service;
+use outlive_control::turns::{JobSeen, Service, Tier, TierSeen};
 use outlive_launch::files;
 
 /// Another user reads it: the one whom the monitoring system runs as.
@@ -51,70 +51,143 @@ impl Metrics {
     }
 }
 
+/// A family: its name, what it is, what it says, and its samples, each with the tier that it is of.
+struct Family<'a> {
+    name: &'a str,
+    kind: &'a str,
+    help: &'a str,
+    samples: Vec<(Option<&'a Tier>, u64)>,
+}
+
 fn text(about: &About<'_>, service: &Service) -> String {
     let store = about.store.replace('\\', "\\\\");
     let store = store.replace('"', "\\\"").replace('\n', "\\n");
+    let member = about.member;
     let mut out = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, value: u64| {
-        let name = format!("outlive_coordinator_{name}");
-        let member = about.member;
-        let _ = writeln!(out, "# HELP {name} {help}");
-        let _ = writeln!(out, "# TYPE {name} {kind}");
-        let _ = writeln!(
-            out,
-            "{name}{{store=\"{store}\",member=\"{member}\"}} {value}"
-        );
-    };
-    let writing = service.jobs().filter(|(_, writes)| *writes).count() as u64;
-    let counts = service.counts();
-    let members = u64::from(about.members);
-    family(
-        "members",
-        "gauge",
-        "Members that keep what is known.",
-        members,
-    );
-    let serves = u64::from(about.serves);
-    family(
-        "serves",
-        "gauge",
-        "1 if this member serves the jobs.",
-        serves,
-    );
-    let jobs = service.jobs().count() as u64;
-    family("jobs", "gauge", "Jobs that take turns.", jobs);
-    family("jobs_writing", "gauge", "Jobs whose turn it is.", writing);
-    family(
-        "turns_given_total",
-        "counter",
-        "Turns that were given.",
-        counts.accepted,
-    );
-    family(
-        "offers_put_off_total",
-        "counter",
-        "Offers that were put off.",
-        counts.later,
-    );
-    family(
-        "offers_refused_total",
-        "counter",
-        "Offers that were refused.",
-        counts.denied,
-    );
-    family(
-        "turns_taken_back_total",
-        "counter",
-        "Turns of jobs that did not say in time that they had written.",
-        counts.expired,
-    );
-    family(
-        "jobs_lost_total",
-        "counter",
-        "Jobs that were not heard any more.",
-        counts.lost,
-    );
+    for family in of_all(about, service).into_iter().chain(of_tiers(service)) {
+        let name = format!("outlive_coordinator_{}", family.name);
+        let _ = writeln!(out, "# HELP {name} {}", family.help);
+        let _ = writeln!(out, "# TYPE {name} {}", family.kind);
+        for (tier, value) in family.samples {
+            // A tier's name is of visible ASCII.
+            let tier = tier.map_or(String::new(), |tier| {
+                let tier = tier.as_str().replace('\\', "\\\\").replace('"', "\\\"");
+                format!(",tier=\"{tier}\"")
+            });
+            let _ = writeln!(
+                out,
+                "{name}{{store=\"{store}\",member=\"{member}\"{tier}}} {value}"
+            );
+        }
+    }
     out
+}
+
+/// Of the member, and of all tiers together.
+fn of_all<'a>(about: &About<'_>, service: &Service) -> [Family<'a>; 9] {
+    let family = |name, kind, help, value: u64| Family {
+        name,
+        kind,
+        help,
+        samples: vec![(None, value)],
+    };
+    let gauge = |name, help, value| family(name, "gauge", help, value);
+    let counter = |name, help, value| family(name, "counter", help, value);
+    let writing = service.jobs().filter(JobSeen::writes).count() as u64;
+    let jobs = service.jobs().count() as u64;
+    let counts = service.counts();
+    [
+        gauge(
+            "members",
+            "Members that keep what is known.",
+            u64::from(about.members),
+        ),
+        gauge(
+            "serves",
+            "1 if this member serves the jobs.",
+            u64::from(about.serves),
+        ),
+        gauge("jobs", "Jobs that take turns.", jobs),
+        gauge("jobs_writing", "Jobs whose turn it is.", writing),
+        counter(
+            "turns_given_total",
+            "Turns that were given.",
+            counts.accepted,
+        ),
+        counter(
+            "offers_put_off_total",
+            "Offers that were put off.",
+            counts.later,
+        ),
+        counter(
+            "offers_refused_total",
+            "Offers that were refused.",
+            counts.denied,
+        ),
+        counter(
+            "turns_taken_back_total",
+            "Turns of jobs that did not say in time that they had written.",
+            counts.expired,
+        ),
+        counter(
+            "jobs_lost_total",
+            "Jobs that were not heard any more.",
+            counts.lost,
+        ),
+    ]
+}
+
+/// Of each tier.
+fn of_tiers(service: &Service) -> impl Iterator<Item = Family<'_>> {
+    type Value = fn(&TierSeen<'_>) -> u64;
+    let families: [(&str, &str, &str, Value); 6] = [
+        (
+            "tier_jobs",
+            "gauge",
+            "Jobs that take turns on a tier.",
+            |seen| seen.jobs,
+        ),
+        (
+            "tier_jobs_writing",
+            "gauge",
+            "Jobs whose turn it is on a tier.",
+            |seen| seen.writing,
+        ),
+        (
+            "tier_turns_given_total",
+            "counter",
+            "Turns that were given on a tier.",
+            |seen| seen.counts.accepted,
+        ),
+        (
+            "tier_offers_put_off_total",
+            "counter",
+            "Offers that were put off on a tier.",
+            |seen| seen.counts.later,
+        ),
+        (
+            "tier_offers_refused_total",
+            "counter",
+            "Offers that were refused on a tier.",
+            |seen| seen.counts.denied,
+        ),
+        (
+            "tier_turns_taken_back_total",
+            "counter",
+            "Turns on a tier of jobs that did not say in time that they had written.",
+            |seen| seen.counts.expired,
+        ),
+    ];
+    let made = |(name, kind, help, value): (_, _, _, Value)| Family {
+        name,
+        kind,
+        help,
+        samples: service
+            .tiers()
+            .map(|seen| (Some(seen.tier), value(&seen)))
+            .collect(),
+    };
+    families.into_iter().map(made)
 }
 
 #[cfg(test)]
@@ -123,7 +196,7 @@ mod tests {
     use outlive_control::turns::Kept;
 
     use super::*;
-    use crate::testing::entry;
+    use crate::testing::{TIER, entry};
 
     #[test]
     fn numbers_are_those_of_the_service_and_an_error_is_told_once() {
@@ -152,6 +225,16 @@ mod tests {
             "serves{} 1",
         ] {
             let line = format!("outlive_coordinator_{}", line.replace("{}", labels));
+            assert!(found.lines().any(|it| it == line), "{line} of {found}");
+        }
+        let labels = labels.replace('}', &format!(",tier=\"{TIER}\"}}"));
+        for line in [
+            "tier_jobs 1",
+            "tier_jobs_writing 1",
+            "tier_turns_given_total 1",
+        ] {
+            let (name, value) = line.split_once(' ').unwrap();
+            let line = format!("outlive_coordinator_{name}{labels} {value}");
             assert!(found.lines().any(|it| it == line), "{line} of {found}");
         }
         std::fs::remove_file(&path).unwrap();

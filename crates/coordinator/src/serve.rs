@@ -1,7 +1,7 @@
 //! A member's life: it follows, and serves the jobs while it leads.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use openraft::error::{InitializeError, RaftError};
 use openraft::{Config, ServerState, SnapshotPolicy};
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Ports, Result, Time, count};
 use outlive_control::orders;
-use outlive_control::turns::{Answer, Ask, Batch, Counts, Word};
+use outlive_control::turns::{Answer, Ask, Batch, Counts, JobSeen, Service, Tier, TierSeen, Word};
 use outlive_launch::coordinator::{self as place, Address, Keys};
 use outlive_launch::files;
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
@@ -69,13 +69,32 @@ struct State {
     member: u64,
     members: u8,
     jobs: Vec<StateJob>,
+    /// On all tiers.
     turns: Counts,
+    tiers: Vec<StateTier>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct StateJob {
     name: String,
+    /// Anywhere.
     writing: bool,
+    /// Where it takes turns.
+    tiers: Vec<StatePlace>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct StatePlace {
+    tier: String,
+    writing: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct StateTier {
+    tier: String,
+    jobs: u64,
+    writing: u64,
+    turns: Counts,
 }
 
 /// A member that runs.
@@ -89,8 +108,10 @@ struct Running<'a> {
     raft: Raft,
     runtime: Runtime,
     metrics: RefCell<Option<Metrics>>,
-    /// Jobs of which was said that their writes are not what they say.
-    named: RefCell<BTreeSet<JobName>>,
+    /// Jobs of which was said that their writes to a tier are not what they say.
+    named: RefCell<BTreeSet<(JobName, Tier)>>,
+    /// What was said of each tier last.
+    told: RefCell<BTreeMap<Tier, String>>,
     said: &'a dyn Fn(&str),
 }
 
@@ -173,6 +194,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
         runtime,
         metrics: RefCell::new(metrics),
         named: RefCell::default(),
+        told: RefCell::default(),
         said: &said,
     };
     running.live()
@@ -398,7 +420,11 @@ impl Running<'_> {
                 Ok(Ask::Join { job, .. }) if !self.is_of(from.peer, &job) => {
                     tracing::warn!(?from, %job, "another's name");
                     let why = format!("its key is not that of job {job}");
-                    let deny = Answer::Deny { sequence: 0, why };
+                    let deny = Answer::Deny {
+                        tier: None,
+                        sequence: 0,
+                        why,
+                    };
                     let number = u64::from(from.peer.0);
                     answer(endpoint, vec![(number, deny)]);
                     None
@@ -444,36 +470,70 @@ impl Running<'_> {
         }
     }
 
-    /// Says what is known, if it has changed.
-    fn tell(&self, written: &mut Option<State>) {
-        let machine = self.machine.state();
-        let service = machine.kept.service();
-        let job = |(name, writing): (&JobName, bool)| StateJob {
-            name: name.to_string(),
-            writing,
+    /// What is known, for people and programs.
+    fn state(&self, service: &Service) -> State {
+        let job = |job: JobSeen<'_>| StateJob {
+            name: job.name.to_string(),
+            writing: job.writes(),
+            tiers: job
+                .tiers
+                .into_iter()
+                .map(|(tier, writing)| StatePlace {
+                    tier: tier.to_string(),
+                    writing,
+                })
+                .collect(),
         };
-        let state = State {
+        let tier = |seen: TierSeen<'_>| StateTier {
+            tier: seen.tier.to_string(),
+            jobs: seen.jobs,
+            writing: seen.writing,
+            turns: seen.counts,
+        };
+        State {
             schema: "outlive.coordinator-state/1",
             pid: std::process::id(),
             member: self.member.number,
             members: self.choice.members,
             jobs: service.jobs().map(job).collect(),
             turns: service.counts(),
-        };
-        let words = service.words();
+            tiers: service.tiers().map(tier).collect(),
+        }
+    }
+
+    /// Says of each tier what is known, if that has changed.
+    fn say_tiers(&self, service: &Service) {
+        let mut told = self.told.borrow_mut();
+        told.retain(|tier, _| service.tiers().any(|seen| seen.tier == tier));
+        for seen in service.tiers() {
+            let words = seen.words();
+            if told.get(seen.tier) != Some(&words) {
+                (self.said)(&words);
+                told.insert(seen.tier.clone(), words);
+            }
+        }
+    }
+
+    /// Says whose writes are not what they say: once, for what a job says it says again and again.
+    fn say_doubts(&self, service: &Service) {
         let mut named = self.named.borrow_mut();
         for doubt in service.doubts() {
-            // Once: what a job says it says again and again.
-            if named.insert(doubt.job.clone()) {
+            if named.insert((doubt.job.clone(), doubt.tier.clone())) {
                 (self.said)(&format!(
-                    "job {}: a write takes {} ms as it says, and its last took {} ms: turns go by \
-                     what its writes take; if that stays so, run it with the version of this \
+                    "job {}: a write to {} takes {} ms as it says, and its last took {} ms: turns \
+                     go by what its writes take; if that stays so, run it with the version of this \
                      coordinator, and look what else uses the storage",
-                    doubt.job, doubt.said_ms, doubt.took_ms
+                    doubt.job, doubt.tier, doubt.said_ms, doubt.took_ms
                 ));
             }
         }
-        drop(machine);
+    }
+
+    /// Says what is known, if it has changed.
+    fn tell(&self, written: &mut Option<State>) {
+        let service = self.machine.state().kept.service().clone();
+        let state = self.state(&service);
+        self.say_doubts(&service);
         if written.as_ref() == Some(&state) {
             return;
         }
@@ -483,7 +543,10 @@ impl Running<'_> {
         if let Err(error) = text.and_then(|text| files::write_atomic(&path, &text)) {
             tracing::warn!(%error, "state not written");
         }
-        (self.said)(&words);
+        if written.is_none() && state.jobs.is_empty() {
+            (self.said)("no job takes turns yet");
+        }
+        self.say_tiers(&service);
         *written = Some(state);
     }
 }

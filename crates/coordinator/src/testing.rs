@@ -2,7 +2,7 @@
 
 use openraft::{CommittedLeaderId, Entry, EntryPayload, LogId};
 use outlive_base::{JobName, Time};
-use outlive_control::turns::{Ask, Batch, Need, Word};
+use outlive_control::turns::{Ask, Batch, Need, Tier, Word};
 
 use crate::Types;
 
@@ -11,11 +11,16 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     runtime.expect("a runtime").block_on(future)
 }
 
+/// Where the job of [`entry`] writes.
+pub(crate) const TIER: &str = "nfs:10.0.0.1";
+
 /// An entry in which a job says something.
 pub(crate) fn entry(term: u64, index: u64) -> Entry<Types> {
+    let tier = Tier::of(TIER);
     let ask = match index % 3 {
         0 => Ask::Join {
             job: JobName::new("job").expect("a name"),
+            tier,
             need: Need {
                 nodes: 4,
                 mtbf_ms: 100_000,
@@ -25,9 +30,10 @@ pub(crate) fn entry(term: u64, index: u64) -> Entry<Types> {
             writing_ms: None,
         },
         1 => Ask::Offer {
+            tier,
             sequence: index as u32,
         },
-        _ => Ask::Ended,
+        _ => Ask::Ended { tier },
     };
     let batch = Batch {
         at: Time::from_secs(index),

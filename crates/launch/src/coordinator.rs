@@ -21,12 +21,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::Run;
 use crate::{files, input};
+use tiers::Looks;
 
 mod invitation;
 mod keys;
+mod tiers;
 
 pub use invitation::Invitation;
 pub use keys::{Keys, number, withdraw};
+pub(crate) use tiers::Sources;
+pub use tiers::{of_bucket, of_directory};
 
 /// The directory in a store; no job has such a name.
 pub const DIR: &str = ".coordinator";
@@ -37,7 +41,7 @@ pub const PUBLIC: &str = ".coordinator.json";
 /// The number of this service in the handshake.
 pub const HASH: u64 = 0x6f75_746c_6976_6531;
 /// The schema of an address.
-const ADDRESS_SCHEMA: &str = "outlive.coordinator/1";
+const ADDRESS_SCHEMA: &str = "outlive.coordinator/2";
 /// A job looks so often for a service.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Messages that may wait.
@@ -151,14 +155,20 @@ pub(crate) struct Link {
     told: bool,
     /// That it is refused was said.
     refused: bool,
+    /// What it writes to: looked at from the first coordinator on.
+    sources: Sources,
+    looks: Option<Looks>,
 }
 
 impl Link {
-    /// Of a job of this store.
-    pub fn new(store: &Path, run: &Run) -> Link {
+    /// Of a job of this store, which writes there.
+    pub fn new(store: &Path, run: &Run, sources: Sources) -> Link {
         let own = || Right::Store(store.join(DIR));
         let right = run.coordinator.clone().map_or_else(own, Right::Invited);
-        Link::with(right, run.settings.job.clone())
+        Link {
+            sources,
+            ..Link::with(right, run.settings.job.clone())
+        }
     }
 
     fn with(right: Right, job: JobName) -> Link {
@@ -175,6 +185,8 @@ impl Link {
             up: false,
             told: false,
             refused: false,
+            sources: Sources::default(),
+            looks: None,
         }
     }
 
@@ -195,6 +207,22 @@ impl Link {
         let own = matches!(self.right, Right::Store(_));
         let error = self.find().err().filter(|error| !own || !missing(error))?;
         (!std::mem::replace(&mut self.told, true)).then_some(error)
+    }
+
+    /// What the supervisor hears of the tiers on which the job writes, if they have changed.
+    pub fn tiers(&self) -> Option<Said> {
+        self.looks.as_ref()?.news().map(Said::Tiers)
+    }
+
+    /// Looks at the tiers, now and from now on.
+    fn look_at_tiers(&mut self) {
+        match &self.looks {
+            Some(looks) => looks.again(),
+            None => match Looks::start(self.sources.clone()) {
+                Ok(looks) => self.looks = Some(looks),
+                Err(error) => tracing::warn!(%error, "no tiers are known, and there are no turns"),
+            },
+        }
     }
 
     /// The address of the service that runs.
@@ -258,6 +286,7 @@ impl Link {
         match event {
             Event::Up { .. } => {
                 (self.up, self.refused) = (true, false);
+                self.look_at_tiers();
                 Some(Ok(Said::Up))
             }
             Event::Down { .. } => {
@@ -403,6 +432,7 @@ mod tests {
     fn join(link: &Link) {
         link.send(&Ask::Join {
             job: JobName::new("as-its-store-calls-it").unwrap(),
+            tier: outlive_control::turns::Tier::of("files"),
             need: outlive_control::turns::Need {
                 nodes: 1,
                 mtbf_ms: 1_000,

@@ -17,7 +17,7 @@ use outlive_network as network;
 use outlive_planner::online::learned::Learned;
 
 use crate::command::{Recipe, Tree};
-use crate::coordinator::Link;
+use crate::coordinator::{Link, Sources};
 use crate::domains;
 use crate::hangs::Hangs;
 use crate::hosts;
@@ -78,11 +78,10 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     set.history = known.map_or(Incarnation(0), |known| known.incarnation);
     set.last_incarnation = store.job().incarnation;
     set.epoch_base = store.job().epoch;
-    let shared = set
-        .levels
-        .iter()
-        .any(|it| it.level.store() == StoreKind::Shared);
-    let shared = shared && set.auto.is_some();
+    let sources = match set.auto {
+        Some(_) => Sources::of(&store, set)?,
+        None => None,
+    };
     let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
     let mut notes: Vec<Error> = unknown.into_iter().chain(store.take_notes()).collect();
     if let Some(wishes) = &mut set.auto {
@@ -148,7 +147,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         watcher,
         happened,
         events,
-        coordinator: shared.then(|| Link::new(&coordinated, &run)),
+        coordinator: sources.map(|sources| Link::new(&coordinated, &run, sources)),
         endpoint,
         timeline: run.timeline,
         reported: Instant::now(),
@@ -437,6 +436,9 @@ impl Driver {
         }
         if let Some(error) = self.coordinator.as_mut().and_then(Link::look) {
             self.tell(Input::Refused { error });
+        }
+        if let Some(said) = self.coordinator.as_ref().and_then(Link::tiers) {
+            self.tell(Input::Coordinator(said));
         }
         self.segments
             .press(|| (self.fleet.pids(), self.fleet.ranks_here()));

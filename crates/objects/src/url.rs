@@ -113,7 +113,60 @@ fn bounds(prefix: &str) -> impl Iterator<Item = (ClientConfigKey, &'static str)>
         .filter_map(|((_, key, value), open)| open.then_some((key, value)))
 }
 
+/// The server of an endpoint's address: without what may be secret, and written in one way.
+fn server_of(endpoint: &str) -> String {
+    let (scheme, rest) = endpoint.split_once("://").unwrap_or(("https", endpoint));
+    let rest = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    // What stands before the last @ is a name and a password.
+    let host = rest.rsplit('@').next().unwrap_or_default();
+    let host = host.to_ascii_lowercase();
+    let default = match scheme.to_ascii_lowercase().as_str() {
+        "http" => ":80",
+        _ => ":443",
+    };
+    let host = host.strip_suffix(default).unwrap_or(&host);
+    host.trim_end_matches('.').to_owned()
+}
+
 impl ObjectStoreUrl {
+    /// The bucket, for all who use it: `s3://BUCKET`, and where that alone does not say which,
+    /// with the server or account before it, as the environment of this process has it. Holds no
+    /// directory and no secret.
+    pub fn bucket(&self) -> String {
+        let server = match self.provider {
+            Provider::Amazon => {
+                let builder = AmazonS3Builder::from_env();
+                let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
+                let server = endpoint.map(|endpoint| server_of(&endpoint));
+                // The provider's own, at which a bucket's name is the only one.
+                server.filter(|server| !server.ends_with(".amazonaws.com"))
+            }
+            Provider::Google => {
+                let builder = GoogleCloudStorageBuilder::from_env();
+                let endpoint = builder.get_config_value(&GoogleConfigKey::BaseUrl);
+                let server = endpoint.map(|endpoint| server_of(&endpoint));
+                server.filter(|server| !server.ends_with(".googleapis.com"))
+            }
+            Provider::Azure => {
+                let builder = MicrosoftAzureBuilder::from_env();
+                let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+                let account = builder.get_config_value(&AzureConfigKey::AccountName);
+                let server = endpoint.map(|endpoint| server_of(&endpoint));
+                server.or(account.map(|account| account.to_ascii_lowercase()))
+            }
+        };
+        self.bucket_at(server.as_deref())
+    }
+
+    fn bucket_at(&self, server: Option<&str>) -> String {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
+        let bucket = rest.split('/').next().unwrap_or_default();
+        match server {
+            Some(server) => format!("{scheme}://{server}/{bucket}"),
+            None => format!("{scheme}://{bucket}"),
+        }
+    }
+
     /// In the bucket, where jobs have their directories.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
@@ -175,6 +228,33 @@ impl ObjectStoreUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bucket_is_the_same_for_all_who_use_it_and_shows_no_secret() {
+        for (text, bucket) in [
+            ("s3://b", "s3://b"),
+            ("s3://b/", "s3://b"),
+            ("s3://b/of/anna/", "s3://b"),
+            ("gs://b/x", "gs://b"),
+        ] {
+            let place: ObjectStoreUrl = text.parse().unwrap();
+            assert_eq!(place.bucket_at(None), bucket);
+            let at = place.bucket_at(Some("minio:9000"));
+            assert_eq!(at, bucket.replace("://", "://minio:9000/"));
+        }
+        for (endpoint, server) in [
+            ("http://minio:9000", "minio:9000"),
+            ("http://Minio:9000/", "minio:9000"),
+            ("https://key:secret@minio:9000/path?token=x", "minio:9000"),
+            ("https://a@b:secret@minio.example.:443", "minio.example"),
+            ("http://minio:80/#x", "minio"),
+            ("minio", "minio"),
+            ("", ""),
+            ("https://[::1]:9000", "[::1]:9000"),
+        ] {
+            assert_eq!(server_of(endpoint), server, "{endpoint}");
+        }
+    }
 
     #[test]
     fn places_are_read_and_others_refused() {

@@ -1,15 +1,21 @@
 //! A job's side of turns on shared storage ([`crate::turns`]).
 //!
+//! Where a job writes what other jobs may write to as well is a *place*: what all its nodes share,
+//! and its memory server, each with the levels that lie there, and with the tier that it is, as
+//! far as that is known. A checkpoint is offered at each place that it goes to; what is accepted
+//! is written, the rest waits.
+//!
 //! Invariants: an offer that is not answered within [`ANSWER`] is written; one that is put off
-//! for longer than the level's own interval is written; without a coordinator everything is.
+//! for longer than the level's own interval is written; without a coordinator everything is, and
+//! so is what lies on a tier that is not known.
 
 use outlive_base::level::StoreKind;
-use outlive_base::{JobName, Time};
+use outlive_base::{JobName, Level, Time};
 use outlive_planner::classes::Mask;
 use outlive_planner::online::{Policy as _, Seen};
 
 use super::Steering;
-use crate::turns::{ALIVE, Answer, Ask, Need};
+use crate::turns::{ALIVE, Answer, Ask, Need, Tier, Tiers};
 
 /// How long an offer waits for its answer.
 const ANSWER: Time = Time::from_secs(2);
@@ -17,6 +23,11 @@ const ANSWER: Time = Time::from_secs(2);
 const AGAIN: Time = Time::from_ms(200);
 /// What is needed is said anew when it has changed by this factor.
 const OTHER: f64 = 1.5;
+/// What several jobs may write to, and how people know it.
+const SHARED: [(StoreKind, &str); 2] = [
+    (StoreKind::Shared, "shared storage"),
+    (StoreKind::Server, "the memory server"),
+];
 
 /// What a coordinator is to a job.
 #[derive(Clone, Debug, Default)]
@@ -24,21 +35,34 @@ pub(super) struct Gate {
     /// The job, and its nodes, if a coordinator serves it.
     served: Option<(JobName, u32)>,
     said: Vec<Ask>,
-    need: Option<Need>,
     sequence: u32,
-    /// What waits for an answer, since when.
+    places: Vec<Place>,
+    /// What waits for answers, since when.
     offered: Option<(Mask, Time)>,
-    /// The answer.
-    answer: Option<Turn>,
-    /// Since when it has been put off, and until when.
-    put_off: Option<(Time, Time)>,
-    /// It is this job's turn, since then.
-    turn: Option<Time>,
-    /// When it last had a version there, or began.
-    since: Time,
     alive: Time,
     /// The coordinator does not answer: for the one who tells.
     silent: bool,
+}
+
+/// Where levels lie that other jobs may write to as well.
+#[derive(Clone, Debug)]
+struct Place {
+    store: StoreKind,
+    name: &'static str,
+    levels: Mask,
+    /// What it is, for all its jobs.
+    tier: Option<Tier>,
+    /// What was announced there.
+    need: Option<Need>,
+    /// The number of the offer that waits, and its answer.
+    asked: Option<u32>,
+    answer: Option<Turn>,
+    /// Since when it has been put off, and until when.
+    put_off: Option<(Time, Time)>,
+    /// It is this job's turn, since then; the levels that are not written yet.
+    turn: Option<(Time, Mask)>,
+    /// When it last had a version there, or began.
+    since: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,18 +71,55 @@ enum Turn {
     In(u64),
 }
 
-impl Steering {
-    fn shared(&self) -> Option<usize> {
-        self.place_in(StoreKind::Shared)
+impl Gate {
+    /// Of a job at these levels.
+    pub(super) fn of(levels: &[Level]) -> Gate {
+        let place = |(store, name): (StoreKind, &'static str)| {
+            let there = levels.iter().enumerate();
+            let there = there.filter(|(_, level)| level.store() == store);
+            let levels: Mask = there.map(|(place, _)| 1 << place).sum();
+            (levels != 0).then_some(Place {
+                store,
+                name,
+                levels,
+                tier: None,
+                need: None,
+                asked: None,
+                answer: None,
+                put_off: None,
+                turn: None,
+                since: Time::ZERO,
+            })
+        };
+        Gate {
+            places: SHARED.into_iter().filter_map(place).collect(),
+            ..Gate::default()
+        }
     }
 
-    /// There is a coordinator of the shared storage.
+    fn at(&mut self, level: usize) -> Option<&mut Place> {
+        let mut places = self.places.iter_mut();
+        places.find(|place| place.levels & (1 << level) != 0)
+    }
+}
+
+impl Place {
+    fn forget(&mut self) {
+        (self.turn, self.put_off) = (None, None);
+        (self.asked, self.answer) = (None, None);
+    }
+}
+
+impl Steering {
+    /// There is a coordinator of the tiers on which this job writes.
     pub fn served(&mut self, now: Time, job: &JobName, nodes: u32) {
-        if self.shared().is_none() {
+        if self.turn.places.is_empty() {
             return;
         }
         self.turn.served = Some((job.clone(), nodes));
-        self.turn.need = None;
+        for place in &mut self.turn.places {
+            (place.need, place.asked, place.answer) = (None, None, None);
+        }
         self.turn.offered = None;
         self.turn.silent = false;
         self.turn.alive = now;
@@ -70,15 +131,34 @@ impl Steering {
         self.turn.served.is_some()
     }
 
+    /// The tiers on which this job writes, as far as they are known now.
+    pub fn on_tiers(&mut self, now: Time, tiers: &Tiers) {
+        let served = self.turn.served.is_some();
+        for place in &mut self.turn.places {
+            let tier = tiers.get(&place.store);
+            if place.tier.as_ref() == tier {
+                continue;
+            }
+            // It is elsewhere now, for example a server that was started anew.
+            let before = std::mem::replace(&mut place.tier, tier.cloned());
+            if let (Some(tier), Some(_), true) = (before, place.need.take(), served) {
+                self.turn.said.push(Ask::Quit { tier });
+            }
+            (place.turn, place.put_off) = (None, None);
+            // The policy counts on it that this is written.
+            place.answer = place.asked.map(|_| Turn::Now);
+        }
+        self.announce(now);
+    }
+
     /// It is gone: the job goes on by its own plan.
     pub fn not_served(&mut self) {
         self.turn.served = None;
-        self.turn.need = None;
-        self.turn.put_off = None;
         self.turn.said.clear();
-        if self.turn.offered.is_some() {
+        for place in &mut self.turn.places {
+            (place.need, place.put_off) = (None, None);
             // The policy counts on it that this is written.
-            self.turn.answer = Some(Turn::Now);
+            place.answer = place.asked.map(|_| Turn::Now);
         }
     }
 
@@ -88,15 +168,22 @@ impl Steering {
             Answer::Accept { sequence } => (*sequence, Turn::Now),
             Answer::Later { sequence, after_ms } => (*sequence, Turn::In(*after_ms)),
             // By its own plan.
-            Answer::Deny { sequence, why } => {
-                tracing::info!(why, "no turn");
+            Answer::Deny {
+                tier,
+                sequence,
+                why,
+            } => {
+                tracing::info!(?tier, why, "no turn");
                 // One that was silent for long was forgotten: it announces itself again.
-                self.turn.need = None;
+                let places = self.turn.places.iter_mut();
+                let denied = places.filter(|place| tier.is_none() || place.tier == *tier);
+                denied.for_each(|place| place.need = None);
                 (*sequence, Turn::Now)
             }
         };
-        if self.turn.offered.is_some() && sequence == self.turn.sequence {
-            self.turn.answer = Some(turn);
+        let mut places = self.turn.places.iter_mut();
+        if let Some(place) = places.find(|place| place.asked == Some(sequence)) {
+            place.answer = Some(turn);
         }
     }
 
@@ -121,14 +208,20 @@ impl Steering {
         }
     }
 
-    /// What the job needs of the shared storage, by what is known now.
-    fn need(&mut self, now: Time) -> Option<Need> {
-        let (place, (_, nodes)) = (self.shared()?, self.turn.served.clone()?);
+    /// What the job needs of a place, by what is known now: of all levels there together, for
+    /// they are written in one turn.
+    fn need(&mut self, now: Time, place: usize) -> Option<Need> {
+        let (_, nodes) = self.turn.served.clone()?;
         if self.looked.is_none() {
             self.look(now);
         }
-        let level = self.entry.levels.get(place)?;
-        let (write_ms, period) = (level.background_ms?.max(1.0), level.seconds?);
+        let there = self.turn.places.get(place)?.levels;
+        let levels = self.entry.levels.iter().enumerate();
+        let levels = levels.filter(|(level, _)| there & (1 << level) != 0);
+        let known = levels.filter_map(|(_, level)| Some((level.background_ms?, level.seconds?)));
+        let both = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1.min(b.1));
+        let (write_ms, period) = known.reduce(both)?;
+        let write_ms = write_ms.max(1.0);
         // The mean for which this interval is the best one for such a write (Young).
         let period_ms = period * 1e3;
         let mtbf_ms = period_ms * period_ms / (2.0 * write_ms);
@@ -140,44 +233,65 @@ impl Steering {
     }
 
     fn announce(&mut self, now: Time) {
-        let (Some(need), Some((job, _))) = (self.need(now), self.turn.served.clone()) else {
-            return;
-        };
         let near = |a: u64, b: u64| {
             let ratio = a as f64 / b as f64;
             (1.0 / OTHER..OTHER).contains(&ratio)
         };
-        let known = self.turn.need.is_some_and(|known| {
-            near(known.mtbf_ms, need.mtbf_ms) && near(known.write_ms, need.write_ms)
-        });
-        if known {
-            return;
-        }
-        self.turn.need = Some(need);
         let ms = |since: Time| now.since(since).as_ms() as u64;
-        self.turn.said.push(Ask::Join {
-            job,
-            need,
-            since_ms: ms(self.turn.since),
-            writing_ms: self.turn.turn.map(ms),
-        });
-        if !self.computing {
+        let mut joined = false;
+        for index in 0..self.turn.places.len() {
+            let (Some(need), Some((job, _))) = (self.need(now, index), self.turn.served.clone())
+            else {
+                continue;
+            };
+            let place = &mut self.turn.places[index];
+            let known = place.need.is_some_and(|known| {
+                near(known.mtbf_ms, need.mtbf_ms) && near(known.write_ms, need.write_ms)
+            });
+            let Some(tier) = place.tier.clone().filter(|_| !known) else {
+                continue;
+            };
+            place.need = Some(need);
+            joined = true;
+            self.turn.said.push(Ask::Join {
+                job,
+                tier,
+                need,
+                since_ms: ms(place.since),
+                writing_ms: place.turn.map(|(since, _)| ms(since)),
+            });
+        }
+        if joined && !self.computing {
             self.turn.said.push(Ask::Paused);
         }
     }
 
-    /// True if this goes to shared storage and the coordinator has something to say.
+    /// The places to which this goes and of which the coordinator has something to say.
+    fn to_offer(&self, mask: Mask) -> impl Iterator<Item = usize> {
+        let served = self.turn.served.is_some();
+        let places = self.turn.places.iter().enumerate();
+        let places = places
+            .filter(move |(_, place)| served && mask & place.levels != 0 && place.need.is_some());
+        places.map(|(index, _)| index)
+    }
+
+    /// True if the coordinator has something to say of this.
     pub(super) fn must_offer(&self, mask: Mask) -> bool {
-        let shared = self.shared().is_some_and(|place| mask & (1 << place) != 0);
-        shared && self.turn.need.is_some() && self.turn.served.is_some()
+        self.to_offer(mask).next().is_some()
     }
 
     pub(super) fn offer_turn(&mut self, now: Time, mask: Mask) {
-        self.turn.sequence += 1;
-        let sequence = self.turn.sequence;
-        self.turn.said.push(Ask::Offer { sequence });
+        let places: Vec<usize> = self.to_offer(mask).collect();
+        for index in places {
+            self.turn.sequence += 1;
+            let sequence = self.turn.sequence;
+            let place = &mut self.turn.places[index];
+            (place.asked, place.answer) = (Some(sequence), None);
+            if let Some(tier) = place.tier.clone() {
+                self.turn.said.push(Ask::Offer { tier, sequence });
+            }
+        }
         self.turn.offered = Some((mask, now));
-        self.turn.answer = None;
         self.wake = Some(now + ANSWER);
     }
 
@@ -187,69 +301,92 @@ impl Steering {
         let Some((mask, since)) = self.turn.offered else {
             return Some(None);
         };
-        let waited = now.since(since) >= ANSWER;
-        let answer = match self.turn.answer.take() {
-            None if !waited => {
+        let waits = |place: &Place| place.asked.is_some() && place.answer.is_none();
+        if self.turn.places.iter().any(waits) {
+            if now.since(since) < ANSWER {
                 self.wake = Some(since + ANSWER);
                 return None;
             }
-            None => {
-                // Said once; the connection says when there is one again.
-                self.turn.silent = self.turn.served.take().is_some();
-                Turn::Now
-            }
-            Some(answer) => answer,
-        };
+            // Said once; the connection says when there is one again.
+            self.turn.silent |= self.turn.served.take().is_some();
+        }
         self.turn.offered = None;
-        let first = self.turn.put_off.map_or(now, |(first, _)| first);
-        let period = self.shared_period();
-        match answer {
-            Turn::In(ms) if now.since(first).as_secs() < period => {
-                let until = now + Time::from_ms(ms).max(AGAIN);
-                self.turn.put_off = Some((first, until));
-                let shared = self.shared().map_or(0, |place| 1 << place);
-                if let Some(level) = self.shared() {
-                    self.policy.see(self.at(now), Seen::Failed { level });
-                }
-                let rest = mask & !shared;
-                if rest == 0 {
-                    self.wake = Some(until);
-                    return None;
-                }
-                Some(Some(rest))
+        let mut rest = mask;
+        let mut until: Option<Time> = None;
+        for index in 0..self.turn.places.len() {
+            let period = self.period(index);
+            let place = &mut self.turn.places[index];
+            let here = mask & place.levels;
+            if place.asked.take().is_none() {
+                continue;
             }
-            Turn::In(_) | Turn::Now => {
-                self.turn.put_off = None;
-                self.turn.turn = Some(now);
-                Some(Some(mask))
+            let first = place.put_off.map_or(now, |(first, _)| first);
+            match place.answer.take().unwrap_or(Turn::Now) {
+                Turn::In(ms) if now.since(first).as_secs() < period => {
+                    let again = now + Time::from_ms(ms).max(AGAIN);
+                    place.put_off = Some((first, again));
+                    rest &= !here;
+                    until = Some(until.map_or(again, |until| until.min(again)));
+                    self.put_off(now, here);
+                }
+                Turn::In(_) | Turn::Now => {
+                    place.put_off = None;
+                    // Another level there may be written still: one turn for both.
+                    let open = place.turn.map_or(0, |(_, open)| open);
+                    place.turn = Some((now, open | here));
+                }
             }
+        }
+        if rest == 0 {
+            self.wake = until;
+            return None;
+        }
+        Some(Some(rest))
+    }
+
+    /// The policy is told that these levels get no version now.
+    fn put_off(&mut self, now: Time, levels: Mask) {
+        let at = self.at(now);
+        for level in (0..self.levels.len()).filter(|level| levels & (1 << level) != 0) {
+            self.policy.see(at, Seen::Failed { level });
         }
     }
 
-    fn shared_period(&self) -> f64 {
-        let level = self.shared().and_then(|place| self.entry.levels.get(place));
-        level.and_then(|level| level.seconds).unwrap_or(0.0)
+    /// The shortest interval of the levels of a place, in seconds: it is put off for no longer.
+    fn period(&self, place: usize) -> f64 {
+        let there = self.turn.places[place].levels;
+        let levels = self.entry.levels.iter().enumerate();
+        let levels = levels.filter(|(level, _)| there & (1 << level) != 0);
+        let periods = levels.filter_map(|(_, level)| level.seconds);
+        periods.reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// The shared level, while it has been put off.
+    /// The levels that have been put off, for as long as that lasts.
     pub(super) fn not_its_turn(&self, now: Time) -> Mask {
-        match (self.turn.put_off, self.shared()) {
-            (Some((_, until)), Some(place)) if now < until => 1 << place,
-            _ => 0,
-        }
+        let places = self.turn.places.iter();
+        let waits = places.filter(|place| place.put_off.is_some_and(|(_, until)| now < until));
+        waits.fold(0, |all, place| all | place.levels)
     }
 
     /// A write is over, well or not.
-    pub(super) fn turn_over(&mut self, place: usize) {
-        if self.shared() == Some(place) && self.turn.turn.take().is_some() {
-            self.say_turn(Ask::Ended);
+    pub(super) fn turn_over(&mut self, level: usize) {
+        let Some(place) = self.turn.at(level) else {
+            return;
+        };
+        let Some((since, mut open)) = place.turn else {
+            return;
+        };
+        open &= !(1 << level);
+        place.turn = (open != 0).then_some((since, open));
+        if let (None, Some(tier)) = (place.turn, place.tier.clone()) {
+            self.say_turn(Ask::Ended { tier });
         }
     }
 
     /// A version is there.
-    pub(super) fn turn_kept(&mut self, now: Time, place: usize) {
-        if self.shared() == Some(place) {
-            self.turn.since = now;
+    pub(super) fn turn_kept(&mut self, now: Time, level: usize) {
+        if let Some(place) = self.turn.at(level) {
+            place.since = now;
         }
     }
 
@@ -260,15 +397,16 @@ impl Steering {
     }
 
     pub(super) fn forget_turn(&mut self) {
-        self.turn.turn = None;
         self.turn.offered = None;
-        self.turn.put_off = None;
+        self.turn.places.iter_mut().for_each(Place::forget);
     }
 
-    pub(super) fn turn_words(&self) -> &'static str {
-        match self.turn.served {
-            Some(_) => " (in turns on shared storage)",
-            None => "",
+    pub(super) fn turn_words(&self) -> String {
+        let places = self.turn.places.iter().filter(|place| place.tier.is_some());
+        let names: Vec<&str> = places.map(|place| place.name).collect();
+        match self.turn.served.is_some() && !names.is_empty() {
+            true => format!(" (in turns on {})", names.join(" and ")),
+            false => String::new(),
         }
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 
 mod preempted;
+mod tiers;
 
 const LEVELS: [Level; 3] = [Level::MEMORY, Level::DISK, Level::PARTNER];
 
@@ -374,6 +375,7 @@ fn served() -> (Steering, Time) {
         steering.stable(now, Version(1), level);
     }
     let job = outlive_base::JobName::new("job").unwrap();
+    steering.on_tiers(now, &tiers::of(&SHARED));
     steering.served(now, &job, 2);
     let said = steering.take_said(now);
     assert!(matches!(said[..], [Ask::Join { .. }]), "{said:?}");
@@ -389,7 +391,7 @@ fn until_offered(steering: &mut Steering, now: &mut Time) -> u32 {
             steering.stable(*now, Version(2), Level::MEMORY);
         }
         let said = steering.take_said(*now);
-        if let Some(Ask::Offer { sequence }) = said.last() {
+        if let Some(Ask::Offer { sequence, .. }) = said.last() {
             return *sequence;
         }
     }
@@ -421,7 +423,8 @@ fn shared_storage_is_written_when_it_is_its_turn() {
     steering.captured(now, Version(4), 0.01);
     steering.stable(now + Time::from_ms(300), Version(4), Level::SHARED);
     let said = steering.take_said(now + Time::from_ms(300));
-    assert_eq!(said.first(), Some(&Ask::Ended));
+    let tier = tiers::tier(outlive_base::level::StoreKind::Shared);
+    assert_eq!(said.first(), Some(&Ask::Ended { tier }));
 }
 
 #[test]

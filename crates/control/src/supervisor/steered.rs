@@ -133,6 +133,7 @@ impl Supervisor {
             return;
         };
         match said {
+            Said::Tiers(tiers) => steering.on_tiers(now, tiers),
             Said::Up => steering.served(now, &self.set.job, self.set.nodes),
             // One that did not answer, and does again.
             Said::Answer(_) if !steering.is_served() => {

@@ -13,7 +13,7 @@ use crate::scrubbing::ScrubSetting;
 use crate::standstill::HangRule;
 use crate::steering::Wishes;
 use crate::transfers::TransferSetting;
-use crate::turns::{Answer, Ask};
+use crate::turns::{Answer, Ask, Tiers};
 use outlive_planner::online::learned::Learned;
 
 /// Distance between the epochs of two holders of a slot; an agent that its keeper
@@ -183,6 +183,8 @@ pub enum Storage {
 /// What a job hears of the coordinator of its shared storage.
 #[derive(Clone, Debug)]
 pub enum Said {
+    /// What it writes to is known, or is another now.
+    Tiers(Tiers),
     /// It is there.
     Up,
     /// It is gone.

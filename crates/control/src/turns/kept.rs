@@ -71,13 +71,19 @@ mod tests {
     use outlive_base::rng::Sequence;
     use outlive_base::{JobName, seed};
 
-    use super::super::{Need, SILENT};
+    use super::super::{Need, SILENT, Tier};
     use super::*;
 
+    fn tier(draw: &mut Sequence) -> Tier {
+        let names = ["files", "memory", "s3://bucket"];
+        Tier::new(names[draw.below(3) as usize]).unwrap()
+    }
+
     fn ask(draw: &mut Sequence) -> Ask {
-        match draw.below(12) {
+        match draw.below(14) {
             0 | 1 => Ask::Join {
                 job: JobName::new("job").unwrap(),
+                tier: tier(draw),
                 need: Need {
                     nodes: draw.below(4) as u32,
                     mtbf_ms: 1 + draw.below(1_000_000),
@@ -86,12 +92,17 @@ mod tests {
                 since_ms: draw.below(60_000),
                 writing_ms: (draw.below(3) == 0).then(|| draw.below(3_000)),
             },
-            2..=6 => Ask::Offer {
+            2..=7 => Ask::Offer {
+                tier: tier(draw),
                 sequence: draw.below(100) as u32,
             },
-            7 | 8 => Ask::Ended,
-            9 => Ask::Paused,
-            10 => Ask::Resumed,
+            8 | 9 => Ask::Ended { tier: tier(draw) },
+            10 => Ask::Paused,
+            11 => Ask::Resumed,
+            12 => match draw.below(4) {
+                0 => Ask::Quit { tier: tier(draw) },
+                _ => Ask::Alive,
+            },
             _ => Ask::Alive,
         }
     }
@@ -134,6 +145,9 @@ mod tests {
         }
         let counts = one.service().counts();
         assert!(counts.accepted > 0 && counts.later > 0, "{counts:?}");
+        // What is written down has what each tier knows.
+        assert_eq!(other.service().tiers().count(), 3);
+        assert!(one.service().tiers().eq(other.service().tiers()));
     }
 
     #[test]
