@@ -3,13 +3,17 @@ the turns die."""
 
 import contextlib
 import json
+import os
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import OUTLIVE, Job, kill, until
+from skip import skip
+from test_memory_server import Servers
 
 # So often that two jobs meet.
 OFTEN = ("--levels", "memory,shared", "--redo-max", "2s")
@@ -41,6 +45,16 @@ def strangers(tmp_path: Path, ring: Path) -> Iterator[list[Job]]:
     yield found
     for job in found:
         job.gone()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory of another file system."""
+    other = Path("/dev/shm")
+    if not os.access(other, os.W_OK) or other.stat().st_dev == tmp_path.stat().st_dev:
+        skip("two-file-systems", f"{other} is none beside {tmp_path}")
+    with tempfile.TemporaryDirectory(dir=other) as path:
+        yield Path(path)
 
 
 @contextlib.contextmanager
@@ -190,6 +204,94 @@ def test_guests_take_turns_and_strangers_do_not(strangers: list[Job]) -> None:
             assert run.end().status == 0
             job.check(program)
     kill(process.pid)
+
+
+@contextlib.contextmanager
+def memory_server(place: Path, store: Path, jobs: list[Job]) -> Iterator[str]:
+    """The address of a memory server for jobs of a store."""
+    place.mkdir()
+    servers = Servers(place)
+    rights = [word for job in jobs for word in ("--job", job.name)]
+    try:
+        yield servers.server("--memory", "64MiB", *rights, "--store", str(store))[1]
+    finally:
+        servers.end()
+
+
+def of_tiers(store: Path, kind: str) -> dict[str, dict]:
+    """What the coordinator says of tiers of a kind: jobs, and turns."""
+    tiers = turns(store).get("tiers", [])
+    return {tier["tier"]: tier for tier in tiers if tier["tier"].startswith(kind)}
+
+
+def where(store: Path) -> dict[str, set[str]]:
+    """The tiers of each job that takes turns."""
+    jobs = turns(store)["jobs"]
+    return {job["name"]: {it["tier"] for it in job["tiers"]} for job in jobs}
+
+
+def test_two_jobs_take_turns_on_a_memory_server(jobs: list[Job], tmp_path: Path) -> None:
+    """They share nothing else: what each stores lies on its own nodes."""
+    store = jobs[0].place
+    store.mkdir()
+    with memory_server(tmp_path / "server", store, jobs) as server, coordinator(store):
+        runs = []
+        for job in jobs:
+            job.nodes, job.ranks, job.spares = 4, 4, 0
+            program = job.program("--until", job.dir / "enough")
+            options = ["--job", job.name, "--store", str(store), "--memory-server", server]
+            options += ["--levels", "memory,memory-server:4", "--redo-max", "2s"]
+            runs.append((job, job.start(*options, program=program), program))
+        tier = lambda: list(of_tiers(store, "memory-server:").values())  # noqa: E731
+        until("both are on one tier", lambda: tier() and tier()[0]["jobs"] == 2)
+        assert len(turns(store)["tiers"]) == 1, turns(store)
+        since = tier()[0]["turns"]["accepted"]
+        until("turns", lambda: tier()[0]["turns"]["accepted"] >= since + 6)
+        until("one waits for the other", lambda: tier()[0]["turns"]["later"] >= 1)
+        for job, run, program in runs:
+            (job.dir / "enough").touch()
+            result = run.end()
+            assert result.status == 0, result.err
+            job.check(program)
+            assert result.report["checkpoints"]["stable"]["memory-server:4"] >= 3
+
+
+def test_who_shares_no_tier_is_never_made_to_wait(
+    tmp_path: Path, ring: Path, elsewhere: Path
+) -> None:
+    """A job of the coordinator's store, and two guests with stores on another file system: the
+    guests wait for each other, and the first for nobody."""
+    places = {"a": tmp_path / "store", "b": elsewhere / "of-b", "c": elsewhere / "of-c"}
+    jobs = [made(name, tmp_path, ring, place) for name, place in places.items()]
+    store = places["a"]
+    store.mkdir()
+    with coordinator(store):
+        runs = []
+        for job in jobs:
+            program = job.program("--until", job.dir / "enough")
+            options = ["--job", job.name, "--store", str(job.place), *OFTEN]
+            if job.place != store:
+                invitation = job.dir / "invitation"
+                ask(store, "--issue", f"{job.name}={invitation}")
+                options += ["--coordinator", str(invitation)]
+            runs.append((job, job.start(*options, program=program), program))
+        try:
+            until("all are known", lambda: set(where(store)) == {"a", "b", "c"})
+            (of_a,), (of_b,), (of_c,) = (where(store)[name] for name in "abc")
+            assert of_b == of_c != of_a, where(store)
+            of = lambda tier: of_tiers(store, tier)[tier]["turns"]  # noqa: E731
+            until("turns of the guests", lambda: of(of_b)["accepted"] >= 6)
+            until("a guest waits for the other", lambda: of(of_b)["later"] >= 1)
+            until("turns of the first", lambda: of(of_a)["accepted"] >= 6)
+            assert of(of_a)["later"] == 0, turns(store)
+            for job, run, program in runs:
+                (job.dir / "enough").touch()
+                result = run.end()
+                assert result.status == 0, result.err
+                job.check(program)
+        finally:
+            for job in jobs:
+                job.gone()
 
 
 def given_by_numbers(path: Path) -> int:

@@ -21,6 +21,7 @@ mod machine;
 mod members;
 mod metrics;
 mod serve;
+mod state;
 #[cfg(test)]
 mod testing;
 

@@ -12,11 +12,10 @@ use openraft::error::{InitializeError, RaftError};
 use openraft::{Config, ServerState, SnapshotPolicy};
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Ports, Result, Time, count};
 use outlive_control::orders;
-use outlive_control::turns::{Answer, Ask, Batch, Counts, JobSeen, Service, Tier, TierSeen, Word};
+use outlive_control::turns::{Answer, Ask, Batch, Service, Tier, Word};
 use outlive_launch::coordinator::{self as place, Address, Keys};
 use outlive_launch::files;
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
-use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::group::{self, Member};
@@ -24,6 +23,7 @@ use crate::log::Log;
 use crate::machine::Machine;
 use crate::members::{self, Peers, Wire};
 use crate::metrics::{About, Metrics};
+use crate::state::State;
 use crate::{Answers, Raft};
 
 /// What stands for a job's hash where members talk to each other.
@@ -58,43 +58,6 @@ pub struct Choice {
     pub members: u8,
     /// A file for numbers in the text format of Prometheus, or a directory for it.
     pub metrics: Option<PathBuf>,
-}
-
-/// What the service knows, for people and programs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-struct State {
-    schema: &'static str,
-    pid: u32,
-    /// Who leads, of how many.
-    member: u64,
-    members: u8,
-    jobs: Vec<StateJob>,
-    /// On all tiers.
-    turns: Counts,
-    tiers: Vec<StateTier>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-struct StateJob {
-    name: String,
-    /// Anywhere.
-    writing: bool,
-    /// Where it takes turns.
-    tiers: Vec<StatePlace>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-struct StatePlace {
-    tier: String,
-    writing: bool,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-struct StateTier {
-    tier: String,
-    jobs: u64,
-    writing: u64,
-    turns: Counts,
 }
 
 /// A member that runs.
@@ -470,48 +433,18 @@ impl Running<'_> {
         }
     }
 
-    /// What is known, for people and programs.
-    fn state(&self, service: &Service) -> State {
-        let job = |job: JobSeen<'_>| StateJob {
-            name: job.name.to_string(),
-            writing: job.writes(),
-            tiers: job
-                .tiers
-                .into_iter()
-                .map(|(tier, writing)| StatePlace {
-                    tier: tier.to_string(),
-                    writing,
-                })
-                .collect(),
-        };
-        let tier = |seen: TierSeen<'_>| StateTier {
-            tier: seen.tier.to_string(),
-            jobs: seen.jobs,
-            writing: seen.writing,
-            turns: seen.counts,
-        };
-        State {
-            schema: "outlive.coordinator-state/1",
-            pid: std::process::id(),
-            member: self.member.number,
-            members: self.choice.members,
-            jobs: service.jobs().map(job).collect(),
-            turns: service.counts(),
-            tiers: service.tiers().map(tier).collect(),
-        }
-    }
-
     /// Says of each tier what is known, if that has changed.
     fn say_tiers(&self, service: &Service) {
         let mut told = self.told.borrow_mut();
-        told.retain(|tier, _| service.tiers().any(|seen| seen.tier == tier));
+        let mut now = BTreeMap::new();
         for seen in service.tiers() {
             let words = seen.words();
             if told.get(seen.tier) != Some(&words) {
                 (self.said)(&words);
-                told.insert(seen.tier.clone(), words);
             }
+            now.insert(seen.tier.clone(), words);
         }
+        *told = now;
     }
 
     /// Says whose writes are not what they say: once, for what a job says it says again and again.
@@ -532,7 +465,7 @@ impl Running<'_> {
     /// Says what is known, if it has changed.
     fn tell(&self, written: &mut Option<State>) {
         let service = self.machine.state().kept.service().clone();
-        let state = self.state(&service);
+        let state = State::of(&service, self.member.number, self.choice.members);
         self.say_doubts(&service);
         if written.as_ref() == Some(&state) {
             return;
@@ -543,7 +476,7 @@ impl Running<'_> {
         if let Err(error) = text.and_then(|text| files::write_atomic(&path, &text)) {
             tracing::warn!(%error, "state not written");
         }
-        if written.is_none() && state.jobs.is_empty() {
+        if written.is_none() && service.jobs().next().is_none() {
             (self.said)("no job takes turns yet");
         }
         self.say_tiers(&service);

@@ -18,7 +18,7 @@ use outlive_base::level::StoreKind;
 use outlive_base::{Error, JobName, Result};
 use outlive_control::supervisor::Settings;
 use outlive_control::turns::{Tier, Tiers};
-use outlive_memory_server::{Client, Options, Transport};
+use outlive_memory::{Client, Options, Transport};
 use outlive_network::JobKey;
 use outlive_vault::Directory;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statvfs, statx};

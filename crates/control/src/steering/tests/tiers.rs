@@ -259,10 +259,10 @@ fn together(levels: &[&[Level]], is_heard: bool, seed: u64) -> (Vec<Job>, Kept) 
     let mut kept = Kept::default();
     // So that a level that is cheap is worth it beside a dear one.
     let mut learned = Learned {
-        seconds: 200.0,
+        seconds: 800.0,
         ..Learned::default()
     };
-    for at in (10..200).step_by(20) {
+    for at in (40..800).step_by(80) {
         learned.fail(f64::from(at), Lost::Storage);
     }
     let wishes = Wishes {

@@ -1,7 +1,7 @@
 use std::os::unix::fs::symlink;
 
 use outlive_base::Code;
-use outlive_memory_server::{Rights, ServerOptions};
+use outlive_memory::{Rights, ServerOptions};
 
 use super::*;
 
@@ -149,7 +149,7 @@ fn a_bucket_is_one_tier_whatever_is_written_behind_it() {
 }
 
 /// A server for two jobs, with a key file each.
-fn server(dir: &Path) -> (outlive_memory_server::Server, [PathBuf; 2]) {
+fn server(dir: &Path) -> (outlive_memory::Server, [PathBuf; 2]) {
     let keys = ["a", "b"].map(|name| dir.join(format!("{name}.key")));
     let mut options = ServerOptions::new(1 << 20);
     for (name, path) in ["a", "b"].into_iter().zip(&keys) {
@@ -162,10 +162,7 @@ fn server(dir: &Path) -> (outlive_memory_server::Server, [PathBuf; 2]) {
             quota: None,
         });
     }
-    (
-        outlive_memory_server::Server::start(&options).unwrap(),
-        keys,
-    )
+    (outlive_memory::Server::start(&options).unwrap(), keys)
 }
 
 #[test]
