@@ -486,11 +486,17 @@ impl Steering {
             return None;
         }
         let busy: Mask = self.flying.keys().map(|place| 1 << place).sum();
-        let busy = match self.is_leaving(now) {
-            true => busy,
-            false => busy | self.not_its_turn(now),
+        let waits = match self.is_leaving(now) {
+            true => 0,
+            false => self.not_its_turn(now),
         };
-        let decision = self.policy.decide(self.at(now), busy);
+        let rest = self.all() & !(busy | waits);
+        if waits != 0 && !self.policy.is_due(self.at(now), rest) {
+            // What is due is put off: else the levels below it would be written again and again.
+            self.wake = Some(self.turn_comes(now));
+            return None;
+        }
+        let decision = self.policy.decide(self.at(now), busy | waits);
         if decision.levels == 0 {
             self.wake = Some(now + BUSY_PAUSE);
             return None;

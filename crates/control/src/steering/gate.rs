@@ -218,7 +218,7 @@ impl Steering {
         let there = self.turn.places.get(place)?.levels;
         let levels = self.entry.levels.iter().enumerate();
         let levels = levels.filter(|(level, _)| there & (1 << level) != 0);
-        let known = levels.filter_map(|(_, level)| Some((level.background_ms?, level.seconds?)));
+        let known = levels.filter_map(|(level, of)| Some((of.background_ms?, self.every(level)?)));
         let both = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1.min(b.1));
         let (write_ms, period) = known.reduce(both)?;
         let write_ms = write_ms.max(1.0);
@@ -352,12 +352,18 @@ impl Steering {
         }
     }
 
+    /// The interval of a level in seconds. One that is not in use now may be at any time: then it is that
+    /// of the level for which it would stand.
+    fn every(&self, level: usize) -> Option<f64> {
+        let above = self.entry.levels.get(level..)?;
+        above.iter().find_map(|level| level.seconds)
+    }
+
     /// The shortest interval of the levels of a place, in seconds: it is put off for no longer.
     fn period(&self, place: usize) -> f64 {
         let there = self.turn.places[place].levels;
-        let levels = self.entry.levels.iter().enumerate();
-        let levels = levels.filter(|(level, _)| there & (1 << level) != 0);
-        let periods = levels.filter_map(|(_, level)| level.seconds);
+        let levels = (0..self.levels.len()).filter(|level| there & (1 << level) != 0);
+        let periods = levels.filter_map(|level| self.every(level));
         periods.reduce(f64::min).unwrap_or(0.0)
     }
 
@@ -366,6 +372,15 @@ impl Steering {
         let places = self.turn.places.iter();
         let waits = places.filter(|place| place.put_off.is_some_and(|(_, until)| now < until));
         waits.fold(0, |all, place| all | place.levels)
+    }
+
+    /// When the policy is to be asked again, if all that is due has been put off: other levels may
+    /// be due before.
+    pub(super) fn turn_comes(&self, now: Time) -> Time {
+        let places = self.turn.places.iter();
+        let untils = places.filter_map(|place| place.put_off.map(|(_, until)| until));
+        let next = untils.filter(|until| *until > now).min();
+        next.map_or(now + AGAIN, |next| next.min(now + AGAIN))
     }
 
     /// A write is over, well or not.

@@ -426,6 +426,18 @@ impl Adaptive {
         (self.capture, levels.map(|(a, b)| (*a, *b)).collect())
     }
 
+    /// True if one of these levels is due by itself.
+    pub fn is_due(&mut self, at: f64, among: Mask) -> bool {
+        self.compute_until(at);
+        let half = 0.5 * self.gap;
+        let periods = self.plan(at).periods;
+        let mut used = periods.iter().enumerate();
+        used.any(|(level, period)| {
+            let over = period.is_some_and(|period| self.exposure(level) >= period - half);
+            among & (1 << level) != 0 && over
+        })
+    }
+
     /// What it does and how sure it is of it, at `at`.
     pub fn advice(&mut self, at: f64) -> Advice {
         self.plan = None;
