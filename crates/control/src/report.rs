@@ -98,6 +98,10 @@ pub struct FailureEntry {
     pub version: Option<u64>,
     /// `at_version - version`: what the program computes again.
     pub versions_lost: Option<u64>,
+    /// Computing that is done again: from the version restored to the kill or the last sign of
+    /// life. Of failures of one recovery the first has it all. `None`: it is not known.
+    #[serde(default)]
+    pub lost_ms: Option<f64>,
     /// Newer committed versions that could not be used, each with the reason.
     pub rejected: Vec<RejectedEntry>,
     /// A newer version may have existed on nodes that are gone.
@@ -157,6 +161,13 @@ pub struct Checkpoints {
     pub bytes: u64,
     /// Longest time a rank was blocked.
     pub blocked_ms_max: f64,
+    /// Over all versions, the longest time that each has blocked a rank.
+    #[serde(default)]
+    pub blocked_ms_sum: f64,
+    /// Per level, over its stable versions that this run has captured: from the capture until the
+    /// level kept it.
+    #[serde(default)]
+    pub kept_ms: BTreeMap<String, f64>,
 }
 
 /// When a checkpoint is wanted, and why.

@@ -13,7 +13,7 @@ pub struct Run {
     pub seconds: f64,
     /// Checkpoints that were captured.
     pub taken: u64,
-    /// For which each stopped the program, at most.
+    /// For which each stopped the program.
     pub blocked: f64,
     /// The newest version that was stable at the end.
     pub last_version: u64,

@@ -68,6 +68,16 @@ fn read(path: &Path) -> Result<Report> {
     }
 }
 
+/// For how long a version has blocked a rank, on average; a report of a version before this one
+/// tells only the longest.
+fn blocked_ms(report: &Report) -> f64 {
+    let counts = &report.checkpoints;
+    match counts.blocked_ms_sum > 0.0 {
+        true => counts.blocked_ms_sum / counts.taken.max(1) as f64,
+        false => counts.blocked_ms_max,
+    }
+}
+
 fn run_of(report: &Report) -> Run {
     let failure = |entry: &outlive_control::report::FailureEntry| {
         let parts = [
@@ -92,7 +102,7 @@ fn run_of(report: &Report) -> Run {
     Run {
         seconds: report.seconds,
         taken: report.checkpoints.taken,
-        blocked: report.checkpoints.blocked_ms_max / 1e3,
+        blocked: blocked_ms(report) / 1e3,
         last_version: last.max(offered.unwrap_or(0)),
         failures: report.failures.iter().map(failure).collect(),
     }
@@ -238,6 +248,10 @@ mod tests {
         std::fs::remove_file(&place).expect("removed");
         let run = run_of(&read);
         assert_eq!(run.failures, [(3_000.0, 95, 10.0), (7_000.0, 120, 10.0)]);
+        // Where the report has them all, the mean of what versions took.
+        let mut exact = read.clone();
+        exact.checkpoints.blocked_ms_sum = 100.0 * exact.checkpoints.taken as f64;
+        assert_eq!((run.blocked, run_of(&exact).blocked), (1.0, 0.1));
         let paid = run.paid().expect("something");
         assert!(paid.lost > 1_900.0 && paid.restart == 20.0);
         // Every hundred seconds or so is far better than four times in all.

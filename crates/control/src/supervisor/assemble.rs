@@ -220,7 +220,12 @@ impl Supervisor {
         // The coordinator knows its own source only: the strongest of all counts.
         let sources = self.slots.values().filter_map(|slot| slot.rebuilt_from);
         opened.level = opened.level.max(sources.max());
+        let lost = self.course.restored(opened.restored);
+        let mut lost_ms = lost.map(|lost| lost.as_ms());
         for entry in self.open_entries() {
+            // All of it with the first that was found.
+            entry.lost_ms = lost_ms;
+            lost_ms = lost.map(|_| 0.0);
             entry.rebuild_ms = Some(opened.rebuild_ms);
             entry.level = opened.level.map(|level: Level| level.name().to_owned());
             entry.version = opened.restored.map(|version| version.0);

@@ -42,6 +42,7 @@ impl Supervisor {
             return self.warn(error);
         }
         self.steer_lost(now, found.place);
+        self.course.stands(found.base.unwrap_or(now));
         self.drop_explained();
         if let Site::Rank(rank) = found.place
             && found.is_collateral()

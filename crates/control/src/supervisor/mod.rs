@@ -15,6 +15,7 @@
 
 mod apart;
 mod assemble;
+mod course;
 mod endings;
 mod faults;
 mod hang;
@@ -207,6 +208,7 @@ pub struct Supervisor {
     /// all have.
     capturing: Option<steered::Capturing>,
     steering: Option<Steering>,
+    course: course::Course,
     words: words::Words,
     restore_errors: BTreeMap<Option<Rank>, Error>,
     verdict: Option<Verdict>,
@@ -282,6 +284,7 @@ impl Supervisor {
             inquiry: None,
             capturing: None,
             steering: steered::begin(&set, now),
+            course: course::Course::default(),
             words: words::Words::default(),
             restore_errors: BTreeMap::new(),
             verdict: None,

@@ -299,6 +299,7 @@ impl Supervisor {
         }
         self.relaunching = 0;
         self.steer_ready(now);
+        self.course.runs(now);
         self.tell(Event::RanksUp { ranks, after_ms });
     }
 
@@ -398,6 +399,8 @@ impl Supervisor {
             Step::Captured { bytes, blocked_ns } => {
                 counts.bytes += bytes;
                 counts.blocked_ms_max = counts.blocked_ms_max.max(blocked_ns as f64 / 1e6);
+                let longer = self.course.captured(now, version, blocked_ns);
+                counts.blocked_ms_sum += longer as f64 / 1e6;
                 if self.newest_captured != Some(version) {
                     self.newest_captured = Some(version);
                     counts.taken += 1;
@@ -406,12 +409,12 @@ impl Supervisor {
                 }
                 self.note_offered(now, Some(version));
             }
-            Step::Stable(level) => self.on_stable(version, level),
+            Step::Stable(level) => self.on_stable(now, version, level),
             Step::Aborted { level, error } => self.on_given_up(now, version, level, error),
         }
     }
 
-    fn on_stable(&mut self, version: Version, level: Level) {
+    fn on_stable(&mut self, now: Time, version: Version, level: Level) {
         if self.stable_here.is_known(version, level) {
             return;
         }
@@ -419,6 +422,9 @@ impl Supervisor {
         let counts = &mut self.report.checkpoints;
         counts.last.insert(level.name().to_owned(), newest.0);
         *counts.stable.entry(level.name().to_owned()).or_insert(0) += 1;
+        if let Some(took) = self.course.kept(now, version, level) {
+            *counts.kept_ms.entry(level.name().to_owned()).or_insert(0.0) += took.as_ms();
+        }
         self.newest_stable = self.newest_stable.max(Some(version));
         self.note_history(version);
         // A program that could not restore has forgiven that.

@@ -25,6 +25,50 @@ fn a_lost_rank_ends_the_command_and_the_next_incarnation_restores() {
     assert_eq!(report.failures.len(), 1);
 }
 
+/// The report has in time what was lost, for how long ranks were blocked, and how long levels took.
+#[test]
+fn what_a_failure_lost_is_told_in_time() {
+    let mut world = World::running(settings(2), 4);
+    let capture = |world: &mut World, version: u64, blocked_ms: [u64; 2]| {
+        for (node, ms) in (0..).zip(blocked_ms) {
+            let step = Step::Captured {
+                bytes: 10,
+                blocked_ns: ms * 1_000_000,
+            };
+            let version = Version(version);
+            world.notice(node, Notice::Checkpoint { version, step });
+        }
+    };
+    world.pass(10_000);
+    capture(&mut world, 1, [3, 7]);
+    world.pass(2_000);
+    world.stable(1);
+    world.pass(3_000);
+    capture(&mut world, 2, [5, 4]);
+    world.pass(4_000);
+    world.gone(3, Some(Ended::Signal(11)));
+    let report = world.sup.report();
+    assert_eq!(report.failures[0].version, Some(1));
+    let near = |found: Option<f64>, ms: f64| found.is_some_and(|found| (found - ms).abs() < 1.0);
+    assert!(
+        near(report.failures[0].lost_ms, 9_000.0),
+        "{:?}",
+        report.failures[0]
+    );
+    let counts = &report.checkpoints;
+    assert_eq!((counts.blocked_ms_max, counts.blocked_ms_sum), (7.0, 12.0));
+    assert!(
+        near(counts.kept_ms.get("partner").copied(), 2_000.0),
+        "{counts:?}"
+    );
+    assert_eq!(counts.kept_ms.len(), 1);
+    // The same version again, and less of it.
+    world.pass(1_500);
+    world.gone(2, Some(Ended::Signal(11)));
+    let failure = &world.sup.report().failures[1];
+    assert!(near(failure.lost_ms, 1_500.0), "{failure:?}");
+}
+
 #[test]
 fn a_rank_that_is_gone_without_reason_waits_a_little_for_the_commands_end() {
     let mut world = World::running(settings(2), 4);
