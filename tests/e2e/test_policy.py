@@ -76,6 +76,32 @@ def test_intervals_follow_the_failures_of_the_job_and_are_kept(job: Job) -> None
     assert run.end().status == 0
 
 
+def test_powers_are_kept_for_later_runs(job: Job) -> None:
+    """A job that is started again without them saves energy still, until it is told not to."""
+    job.every, job.nodes, job.ranks, job.steps = None, 1, 2, 20
+    saved = "energy is saved (90000 W computing, 65000 W blocked)"
+    powers = ("--watts-compute", "90kW", "--watts-checkpoint", "65kW")
+    for words, kept in (
+        (powers, True),
+        ((), True),
+        (("--watts-compute", "off"), False),
+        ((), False),
+    ):
+        result = job.survive(*words, "--fresh")
+        assert (saved in result.report["policy"]["why"]) == kept, (words, result.report["policy"])
+        file = json.loads((job.home / "job.json").read_text())
+        expected = {"compute": 90000.0, "checkpoint": 65000.0} if kept else None
+        assert file.get("powers") == expected
+    # What cannot be is told and not used.
+    path = job.home / "job.json"
+    file = json.loads(path.read_text()) | {"powers": {"compute": -1.0, "checkpoint": 2.0}}
+    del file["checksum"]
+    path.write_text(json.dumps(file))
+    result = job.survive("--fresh")
+    told = [entry for entry in result.report["warnings"] if "powers" in entry["reason"]]
+    assert len(told) == 1 and "energy" not in result.report["policy"]["why"], result.report
+
+
 def fail(job: Job, run: Run, failures: int) -> None:
     """Kills a rank and waits until the job runs again."""
     kill(rank(job))

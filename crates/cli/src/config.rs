@@ -51,6 +51,8 @@ const PLACES: &str = "Where data lies";
 const SAVES: &str = "Checkpoints";
 const NODES: &str = "Nodes and restarts";
 const BOUNDS: &str = "Bounds";
+/// Of both powers.
+const POWERS: &str = "as the job's last run that gave them; off: time is saved, not energy";
 const SEEN: &str = "Faults and reports";
 
 /// All of them.
@@ -119,8 +121,8 @@ pub const KEYS: &[Key] = &[
         "",
         "none: SIGTERM ends the job in order at once",
     ),
-    key(SAVES, "watts-compute", "", "time is saved, not energy"),
-    key(SAVES, "watts-checkpoint", "", "time is saved, not energy"),
+    key(SAVES, "watts-compute", "", POWERS),
+    key(SAVES, "watts-checkpoint", "", POWERS),
     key(
         SAVES,
         "memory",

@@ -74,7 +74,8 @@ pub struct Settings {
     #[arg(long, value_name = "TERM|USR1")]
     pub preempt_signal: Option<String>,
     /// With --interval auto: power of the job's nodes while they compute, for example 90kW; with
-    /// --watts-checkpoint energy is saved rather than time
+    /// --watts-checkpoint energy is saved rather than time, in later runs of the job too; off: not
+    /// any more
     #[arg(long, value_name = "POWER")]
     pub watts_compute: Option<String>,
     /// Their power while a checkpoint blocks the program, storage included

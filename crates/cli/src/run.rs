@@ -505,6 +505,7 @@ fn fresh_name(command: &[std::ffi::OsString]) -> Result<JobName> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use outlive_control::steering::{Energy, Powers};
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -600,15 +601,26 @@ mod tests {
         assert_eq!(auto.lost_max_ms, Some(600_000));
         assert_eq!(auto.ends_after_ms, Some(43_200_000));
         assert_eq!(auto.notice_ms, Some(120_000));
-        assert_eq!((auto.preempts, auto.energy), (false, None));
+        assert_eq!((auto.preempts, auto.powers), (false, Powers::AsBefore));
         let spot = ["--notice", "30s", "--preempt-signal", "TERM"];
         let powers = ["--watts-compute", "90kW", "--watts-checkpoint", "65000"];
         let set = planned(&[&spot[..], &powers].concat()).unwrap().settings;
         assert_eq!(set.preempt_signal, Some(outlive_control::ended::SIGTERM));
         let auto = set.auto.unwrap();
-        let energy = auto.energy.unwrap();
-        assert_eq!((energy.compute, energy.checkpoint), (90e3, 65e3));
+        let (compute, checkpoint) = (90e3, 65e3);
+        let energy = Energy {
+            compute,
+            checkpoint,
+        };
+        assert_eq!(auto.powers, Powers::Given(energy));
         assert!(auto.preempts);
+        for off in [
+            &["--watts-compute", "off"][..],
+            &["--watts-checkpoint", "off"],
+        ] {
+            let auto = planned(off).unwrap().settings.auto.unwrap();
+            assert_eq!(auto.powers, Powers::Off);
+        }
         assert!(
             planned(&["--interval", "auto"])
                 .unwrap()
@@ -636,6 +648,7 @@ mod tests {
             &["--preempt-signal", "KILL", "--notice", "30s"],
             &["--watts-compute", "90kW"],
             &["--watts-checkpoint", "90kW"],
+            &["--watts-checkpoint", "90kW", "--watts-compute", "off"],
             &["--watts-compute", "0", "--watts-checkpoint", "1"],
             &["--watts-compute", "nan", "--watts-checkpoint", "1"],
             &[

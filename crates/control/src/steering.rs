@@ -12,6 +12,7 @@
 
 mod gate;
 mod leaving;
+mod wishes;
 
 use std::collections::BTreeMap;
 
@@ -24,10 +25,11 @@ use outlive_planner::online::learned::{Known, Learned, Lost};
 use outlive_planner::online::rate::{EVENTS, RatePrior};
 use outlive_planner::online::{Adaptive, LevelPrior, Policy as _, Seen, Settings, Why};
 
-use crate::orders::Bounds;
 use crate::report::{PolicyEntry, PolicyLevel};
 use crate::turns::Ask;
 use crate::units::show_ms;
+
+pub use wishes::{Powers, Wishes};
 
 /// Between two checkpoints at all levels, while their costs are not known, in milliseconds.
 pub const FIRST_MS: u64 = 10_000;
@@ -64,49 +66,6 @@ const ANOTHER_RUN: f64 = 0.3;
 /// Said again when an interval has changed by this factor.
 const WORTH_A_WORD: f64 = 1.3;
 
-/// What the owner asks of a policy that decides by itself.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Wishes {
-    /// Checkpoints shall take at most this share of the computing time.
-    pub overhead_max: Option<f64>,
-    /// No failure that a level survives shall cost more milliseconds of computing.
-    pub lost_max_ms: Option<u64>,
-    /// The run will be ended so many milliseconds after its beginning.
-    pub ends_after_ms: Option<u64>,
-    /// So many milliseconds after a warning the run is ended.
-    pub notice_ms: Option<u64>,
-    /// The warning is that of a preemption: the run ends itself before, and its machines are lost
-    /// with what they store.
-    pub preempts: bool,
-    /// The powers, if energy is to be saved rather than time.
-    pub energy: Option<Energy>,
-    /// Within so many milliseconds after its capture a version is kept at a level, or not.
-    pub commit_ms: u64,
-    /// Between two checkpoints at all levels, while their costs are not known, in milliseconds.
-    pub first_ms: u64,
-    /// No level is written more often, in milliseconds.
-    pub least_ms: u64,
-    /// What earlier runs have learned.
-    pub learned: Learned,
-}
-
-impl Default for Wishes {
-    fn default() -> Wishes {
-        Wishes {
-            overhead_max: None,
-            lost_max_ms: None,
-            ends_after_ms: None,
-            notice_ms: None,
-            preempts: false,
-            energy: None,
-            commit_ms: Bounds::default().commit_ms,
-            first_ms: FIRST_MS,
-            least_ms: LEAST_MS,
-            learned: Learned::default(),
-        }
-    }
-}
-
 /// What is wanted and not captured yet.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -120,6 +79,8 @@ pub struct Steering {
     policy: Adaptive,
     levels: Vec<Level>,
     learned: Learned,
+    /// The powers, if energy is saved.
+    energy: Option<Energy>,
     /// The time of watching when this run began, less what is forgotten.
     before: f64,
     /// The time of watching at which the policy's began.
@@ -214,6 +175,7 @@ impl Steering {
         let mut steering = Steering {
             policy,
             levels: levels.to_vec(),
+            energy: wishes.energy,
             before,
             zero: learned.since,
             begun: now,
@@ -299,6 +261,7 @@ impl Steering {
         self.policy.see(self.at(now), restarted);
         self.computing = true;
         self.say_turn(Ask::Resumed);
+        self.turn_begins(now);
         self.last = now;
         self.last_offer = None;
         if self.measured == self.all() {
@@ -349,7 +312,7 @@ impl Steering {
             self.measured |= 1 << place;
             self.looked = None;
         }
-        self.turn_kept(now, place);
+        self.turn_kept(since.unwrap_or(now), place);
         let seconds = since.map_or(0.0, |since| now.since(since).as_secs());
         let level = place;
         self.policy
@@ -490,15 +453,11 @@ impl Steering {
             true => 0,
             false => self.not_its_turn(now),
         };
-        let rest = self.all() & !(busy | waits);
-        if waits != 0 && !self.policy.is_due(self.at(now), rest) {
-            // What is due is put off: else the levels below it would be written again and again.
-            self.wake = Some(self.turn_comes(now));
-            return None;
-        }
         let decision = self.policy.decide(self.at(now), busy | waits);
         if decision.levels == 0 {
-            self.wake = Some(now + BUSY_PAUSE);
+            let pause = now + BUSY_PAUSE;
+            let turn = self.put_off_until(now);
+            self.wake = Some(turn.map_or(pause, |until| until.min(pause)));
             return None;
         }
         self.why = Some(decision.why);
@@ -611,9 +570,16 @@ impl Steering {
         failures: u64,
         over_budget: bool,
     ) -> String {
+        let energy = match self.energy {
+            Some(Energy {
+                compute,
+                checkpoint,
+            }) => format!(", energy is saved ({compute} W computing, {checkpoint} W blocked)"),
+            None => String::new(),
+        };
         if measuring {
             return format!(
-                "every {} to all levels, until their costs are known",
+                "every {} to all levels, until their costs are known{energy}",
                 show_ms(self.first.as_ms())
             );
         }
@@ -638,7 +604,7 @@ impl Steering {
             number => format!(" and {}", count(number, "preemption")),
         };
         format!(
-            "{used}{turns}: {seen}{preempted} in {watched}, a version blocks for {blocked}{over}"
+            "{used}{turns}: {seen}{preempted} in {watched}, a version blocks for {blocked}{energy}{over}"
         )
     }
 }

@@ -63,7 +63,7 @@ pub enum Ask {
         tier: Tier,
         /// What it needs.
         need: Need,
-        /// Its computing since the last version there, in milliseconds.
+        /// Its computing since it captured the last version there, in milliseconds.
         since_ms: u64,
         /// It writes since so many milliseconds.
         writing_ms: Option<u64>,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
 use outlive_control::orders::{self, Notice, Order};
+use outlive_control::steering::Energy;
 use outlive_network as network;
 use outlive_planner::online::learned::Learned;
 
@@ -86,6 +87,10 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     if let Some(wishes) = &mut set.auto {
         match learned(&store) {
             Ok(learned) => wishes.learned = learned,
+            Err(error) => notes.push(error),
+        }
+        match powers(&store) {
+            Ok(powers) => wishes.energy = powers,
             Err(error) => notes.push(error),
         }
     }
@@ -200,6 +205,20 @@ fn learned(store: &Store) -> Result<Learned> {
             format!("what was learned of costs and failures is not used: {fault}"),
             "nothing: it is learned again, from the defaults",
         )),
+    }
+}
+
+/// The powers of the job's nodes by this run or, if it says nothing of them, an earlier one;
+/// nonsense is named and not used.
+fn powers(store: &Store) -> Result<Option<Energy>> {
+    match store.job().powers {
+        Some(powers) if !powers.is_sound() => Err(Error::new(
+            Code::Corrupt,
+            Entity::File(store.dir().join(layout::JOB).display().to_string()),
+            "the powers of the job's nodes are not used: they are none",
+            "give --watts-compute and --watts-checkpoint again, or off for both",
+        )),
+        powers => Ok(powers),
     }
 }
 

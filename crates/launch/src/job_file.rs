@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result, Version};
+use outlive_control::steering::Energy;
 use outlive_planner::online::learned::Learned;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,9 @@ pub struct JobFile {
     /// Where its memory server was in the last run that named one: `HOST:PORT`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_server: Option<String>,
+    /// The powers of its nodes by the last run that said something of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub powers: Option<Energy>,
     /// XXH3-64 of this file without this line: a flipped bit must not be another number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<u64>,
@@ -92,6 +96,7 @@ impl JobFile {
             hosts: Vec::new(),
             object_store: None,
             memory_server: None,
+            powers: None,
             checksum: None,
         }
     }

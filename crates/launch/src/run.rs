@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use outlive_base::Ports;
 use outlive_control::health;
+use outlive_control::steering::Powers;
 use outlive_control::supervisor::Settings;
 use outlive_objects::ObjectStoreUrl;
 
@@ -76,6 +77,11 @@ impl Run {
             node_storage: self.node_storage.as_deref(),
             object_store: self.object_store.as_ref(),
             memory_server: self.memory_server.as_deref(),
+            powers: self
+                .settings
+                .auto
+                .as_ref()
+                .map_or(Powers::AsBefore, |auto| auto.powers),
             fresh: self.settings.fresh,
         }
     }

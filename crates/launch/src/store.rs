@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Result, count};
+use outlive_control::steering::Powers;
 use outlive_network::JobKey;
 use outlive_objects::ObjectStoreUrl;
 use outlive_planner::online::learned::Learned;
@@ -43,6 +44,8 @@ pub struct Wanted<'a> {
     pub object_store: Option<&'a ObjectStoreUrl>,
     /// Where the memory server is, if the user says it.
     pub memory_server: Option<&'a str>,
+    /// What the user says of the powers of its nodes.
+    pub powers: Powers,
     /// The owner's word that the job begins anew.
     pub fresh: bool,
 }
@@ -119,6 +122,11 @@ impl Store {
         job.object_store = object_store;
         if let Some(address) = wanted.memory_server {
             job.memory_server = Some(address.to_owned());
+        }
+        match wanted.powers {
+            Powers::AsBefore => {}
+            Powers::Given(powers) => job.powers = Some(powers),
+            Powers::Off => job.powers = None,
         }
         job.incarnation = job.incarnation.max(shared::newest_start(&job, &dir)?);
         job.name = name.clone();
@@ -435,6 +443,7 @@ impl Store {
             node_storage,
             object_store: None,
             memory_server: None,
+            powers: Powers::AsBefore,
             fresh,
         };
         Store::open(store, name, &wanted)
@@ -444,6 +453,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outlive_control::steering::Energy;
     use std::os::unix::fs::PermissionsExt;
 
     fn name() -> JobName {
@@ -507,6 +517,39 @@ mod tests {
         fs::write(&file, &kept).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(open().key(false, true).unwrap().1, hash);
+    }
+
+    #[test]
+    fn powers_are_kept_until_others_are_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |powers| {
+            let wanted = Wanted {
+                nodes: 2,
+                node_storage: None,
+                object_store: None,
+                memory_server: None,
+                powers,
+                fresh: false,
+            };
+            Store::open(dir.path(), &name(), &wanted)
+                .unwrap()
+                .job
+                .powers
+        };
+        let watts = |compute| Energy {
+            compute,
+            checkpoint: 200.0,
+        };
+        assert_eq!(run(Powers::AsBefore), None);
+        assert_eq!(run(Powers::Given(watts(350.0))), Some(watts(350.0)));
+        assert_eq!(run(Powers::AsBefore), Some(watts(350.0)));
+        assert_eq!(run(Powers::Given(watts(0.1))), Some(watts(0.1)));
+        // Bit for bit, or the checksum would not fit.
+        let odd = watts(1.0 / 3.0);
+        run(Powers::Given(odd));
+        assert_eq!(run(Powers::AsBefore), Some(odd));
+        assert_eq!(run(Powers::Off), None);
+        assert_eq!(run(Powers::AsBefore), None);
     }
 
     fn without_sum(text: &str) -> String {

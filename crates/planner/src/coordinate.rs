@@ -19,6 +19,12 @@
 //! a write begins beside others where that is cheaper than to wait, and the writes that are brief
 //! beside the longest are not ordered among the others.
 //!
+//! A job whose versions are captured into memory computes on while they are written ([`Size::background`]).
+//! Then it computes for P from one capture to the next, the write is part of that, and a write that
+//! takes x longer costs nothing but that a failure meanwhile loses P more: x P / mu, not x. Two
+//! writes at a time are no better for that: one after the other, the first is there sooner and the
+//! second is newer.
+//!
 //! Where all writes together take more than the storage can give, the intervals are those of
 //! Herault et al. ([`crate::methods::herault`]): the multiplier of the constraint makes every
 //! write dearer.
@@ -50,6 +56,48 @@ pub struct Size {
     pub write: f64,
     /// The share of the storage's bandwidth that it uses then.
     pub share: f64,
+    /// It computes on while it writes.
+    pub background: bool,
+}
+
+impl Size {
+    /// The best interval of computing between two writes, if a write is dearer by this factor.
+    fn best(&self, dearer: f64) -> f64 {
+        let costs = Costs {
+            cost: self.write * dearer,
+            restart: 0.0,
+            mtbf: self.mtbf,
+        };
+        match self.background {
+            // Exactly: no time is spent in writes.
+            true => costs.young(),
+            false => costs.best(),
+        }
+    }
+
+    /// The part of the time in which it writes at that interval. Daly's intervals are near enough
+    /// for a sum.
+    fn busy(&self, dearer: f64) -> f64 {
+        let costs = Costs {
+            cost: self.write * dearer,
+            restart: 0.0,
+            mtbf: self.mtbf,
+        };
+        match self.background {
+            true => (self.write / costs.young()).min(1.0),
+            // A cycle is its computing and its write.
+            false => self.write / (costs.daly() + self.write),
+        }
+    }
+
+    /// The node-seconds that are lost for each second that a write is longer, if it writes at this
+    /// interval.
+    fn dear(&self, period: f64) -> f64 {
+        match self.background {
+            true => self.nodes * period / self.mtbf,
+            false => self.nodes,
+        }
+    }
 }
 
 /// Why a job is not served.
@@ -127,7 +175,8 @@ struct Entry {
     planned: f64,
     /// Best interval of computing between two writes.
     period: f64,
-    /// From when on its computing would be lost.
+    /// From when on its computing would be lost: since its last write, or since that began if it
+    /// is done in the background.
     since: f64,
     writing: Option<f64>,
     /// Since when it is down.
@@ -137,6 +186,19 @@ struct Entry {
 }
 
 impl Entry {
+    /// What its writes cost where it announces itself again: as they were measured, and by what it
+    /// says only as far as it says something else than before. One that comes back with the words
+    /// that were wrong before is not believed anew.
+    fn cost_again(&self, at: f64, claim: CostPrior) -> Cost {
+        let mut cost = self.cost;
+        if (claim.seconds / self.size.write - 1.0).abs() > OTHER {
+            // Measured once an interval, as far as that is known.
+            let age = (at - self.since) / self.period;
+            cost.told(claim, if age.is_finite() { age } else { 0.0 });
+        }
+        cost
+    }
+
     /// Until when it is supposed to read, if it has failed.
     fn reads_until(&self) -> Option<f64> {
         self.paused.map(|since| since + READING * self.cost.mean())
@@ -168,11 +230,16 @@ impl Table {
             seconds: size.write,
             spread: BELIEVED,
         };
+        // Until it is computed anew, the interval is what it was.
+        let (cost, period) = match self.jobs.get(&job) {
+            Some(known) => (known.cost_again(at, prior), known.period),
+            None => (Cost::new(prior), f64::INFINITY),
+        };
         let entry = Entry {
             size,
-            cost: Cost::new(prior),
-            planned: size.write,
-            period: f64::INFINITY,
+            cost,
+            planned: cost.mean(),
+            period,
             since: at,
             writing: None,
             paused: None,
@@ -205,10 +272,16 @@ impl Table {
 
     fn ended(&mut self, at: f64, job: JobId) {
         self.with(job, |entry| {
-            if let Some(begun) = entry.writing.take() {
+            let begun = entry.writing.take();
+            if let Some(begun) = begun {
                 entry.cost.measure(at - begun);
             }
-            entry.since = at;
+            entry.since = match (begun, entry.size.background) {
+                (Some(begun), true) => begun,
+                // Of which it is not known when that was captured.
+                (None, true) => entry.since,
+                (_, false) => at,
+            };
         });
     }
 
@@ -225,15 +298,10 @@ impl Table {
 /// that is dearer by 1 + lambda share / nodes, lambda >= 0 the least for which the sum of
 /// share C / P is at most 1 (Herault et al. 2018, equations 6 to 8, for shares below 1 too).
 pub fn periods(jobs: &[Size]) -> (Vec<f64>, f64) {
-    let costs = |job: &Size, lambda: f64| Costs {
-        cost: job.write * (1.0 + lambda * job.share / job.nodes),
-        restart: 0.0,
-        mtbf: job.mtbf,
-    };
-    // A cycle is its computing and its write. Daly's intervals are near enough for the sum.
+    let dearer = |job: &Size, lambda: f64| 1.0 + lambda * job.share / job.nodes;
     let load = |lambda: f64| {
         let each = jobs.iter();
-        each.map(|job| job.share * job.write / (costs(job, lambda).daly() + job.write))
+        each.map(|job| job.share * job.busy(dearer(job, lambda)))
             .sum::<f64>()
     };
     let mut lambda = 0.0;
@@ -252,7 +320,7 @@ pub fn periods(jobs: &[Size]) -> (Vec<f64>, f64) {
         }
         lambda = high;
     }
-    let periods = jobs.iter().map(|job| costs(job, lambda).best());
+    let periods = jobs.iter().map(|job| job.best(dearer(job, lambda)));
     (periods.collect(), lambda)
 }
 
@@ -343,13 +411,11 @@ impl Coordinator {
         let sizes: Vec<Size> = self.table.jobs.values().map(now).collect();
         let (periods, _) = periods(&sizes);
         let entries = self.table.jobs.values_mut();
-        let longest = sizes
-            .iter()
-            .copied()
-            .max_by(|a, b| a.write.total_cmp(&b.write));
+        let all = sizes.iter().copied().zip(periods.iter().copied());
+        let longest = all.max_by(|a, b| a.0.write.total_cmp(&b.0.write));
         for (entry, (size, period)) in entries.zip(sizes.iter().zip(periods)) {
             (entry.period, entry.planned) = (period, size.write);
-            entry.brief = longest.is_some_and(|longest| brief(size, &longest));
+            entry.brief = longest.is_some_and(|longest| brief((*size, period), longest));
         }
     }
 
@@ -405,12 +471,14 @@ impl Coordinator {
     /// that it costs less to begin it at its target, beside them, than to wait.
     ///
     /// Beside k others of N nodes, a write of n nodes that takes C alone takes about C for each of
-    /// them longer, and each of them C: C (k n + N) node-seconds. To wait for d costs n d^2 / (2 mu).
+    /// them longer, and each of them C: C (k n + N) node-seconds, or what of them counts where
+    /// writes are in the background ([`Size::dear`]). To wait for d costs n d^2 / (2 mu).
     fn joins(&self, entry: &Entry, load: &Load, free: f64) -> bool {
         let wait = (free - entry.since - entry.period).max(0.0);
         let nodes = entry.size.nodes;
         let waiting = 0.5 * nodes / entry.size.mtbf * wait * wait;
-        waiting > entry.cost.mean() * (load.users * nodes + load.nodes)
+        let own = entry.size.dear(entry.period);
+        waiting > entry.cost.mean() * (load.users * own + load.dear)
     }
 
     /// What uses the storage.
@@ -421,19 +489,20 @@ impl Coordinator {
             reads: 0.0,
             read: f64::INFINITY,
             users: 0.0,
-            nodes: 0.0,
+            dear: 0.0,
         };
         for entry in self.table.jobs.values() {
             if let Some(begun) = entry.writing {
                 load.writes += entry.size.share;
                 load.users += 1.0;
-                load.nodes += entry.size.nodes;
+                load.dear += entry.size.dear(entry.period);
                 load.written = load.written.min((begun + entry.cost.mean()).max(at));
             }
             if let Some(until) = entry.reads_until().filter(|&until| at < until) {
                 load.reads += entry.size.share;
                 load.users += 1.0;
-                load.nodes += entry.size.nodes;
+                // It stands still.
+                load.dear += entry.size.nodes;
                 load.read = load.read.min(until);
             }
         }
@@ -442,10 +511,11 @@ impl Coordinator {
 }
 
 /// A write for which it costs more to wait for another than to be done beside it: as in
-/// [`Coordinator::joins`], for the whole of the other.
-fn brief(one: &Size, other: &Size) -> bool {
+/// [`Coordinator::joins`], for the whole of the other. Each with its interval.
+fn brief(one: (Size, f64), other: (Size, f64)) -> bool {
+    let ((one, period), (other, others)) = (one, other);
     let waiting = 0.5 * one.nodes / one.mtbf * other.write * other.write;
-    waiting > one.write * (one.nodes + other.nodes)
+    waiting > one.write * (one.dear(period) + other.dear(others))
 }
 
 /// Of the next writes, those that have room at their targets beside all that may come near them,
@@ -475,9 +545,9 @@ struct Load {
     written: f64,
     reads: f64,
     read: f64,
-    /// How many they are, and their nodes.
+    /// How many they are, and the node-seconds that each second costs them which they take longer.
     users: f64,
-    nodes: f64,
+    dear: f64,
 }
 
 impl Load {

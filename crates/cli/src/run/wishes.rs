@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outlive_base::Result;
 use outlive_control::ended;
 use outlive_control::orders::Bounds;
-use outlive_control::steering::{Energy, Wishes};
+use outlive_control::steering::{Energy, Powers, Wishes};
 
 use crate::config::{Config, refuse, short};
 
@@ -50,7 +50,7 @@ pub(super) fn wishes(config: &Config, bounds: &Bounds) -> Result<Wishes> {
         ends_after_ms: given("time-limit", 1_000)?.or_else(slurm_left_ms),
         notice_ms: given("notice", 1_000)?,
         preempts: preempt_signal(config)?.is_some(),
-        energy: energy(config)?,
+        powers: powers(config)?,
         commit_ms: bounds.commit_ms,
         ..Wishes::default()
     })
@@ -77,13 +77,17 @@ pub(super) fn preempt_signal(config: &Config) -> Result<Option<i32>> {
 }
 
 /// The powers, where energy is to be saved.
-fn energy(config: &Config) -> Result<Option<Energy>> {
+fn powers(config: &Config) -> Result<Powers> {
     let (compute, checkpoint) = ("watts-compute", "watts-checkpoint");
     let given = |key: &str| !config.get(key).is_empty();
+    let off = |key: &str| config.get(key).trim() == "off";
     let (without, with) = match (given(compute), given(checkpoint)) {
-        (false, false) => return Ok(None),
+        (false, false) => return Ok(Powers::AsBefore),
+        (true, true) if off(compute) && off(checkpoint) => return Ok(Powers::Off),
+        (true, false) if off(compute) => return Ok(Powers::Off),
+        (false, true) if off(checkpoint) => return Ok(Powers::Off),
         (true, true) => {
-            return Ok(Some(Energy {
+            return Ok(Powers::Given(Energy {
                 compute: watts(config, compute)?,
                 checkpoint: watts(config, checkpoint)?,
             }));
@@ -104,10 +108,10 @@ fn watts(config: &Config, key: &str) -> Result<f64> {
         .unwrap_or((text, 1.0));
     let power = number.trim().parse().ok().map(|n: f64| n * times);
     power
-        .filter(|watts| (1e-3..=1e12).contains(watts))
+        .filter(|watts| Energy::is_power(*watts))
         .ok_or_else(|| {
             let reason = format!("'{}' is no power", short(text));
-            let remedy = "give watts, for example 350, 350W, 90kW or 12MW";
+            let remedy = "give watts, for example 350, 350W, 90kW or 12MW; off for both: save time";
             refuse(config, key, reason, remedy)
         })
 }

@@ -6,8 +6,8 @@
 //! is written, the rest waits.
 //!
 //! Invariants: an offer that is not answered within [`ANSWER`] is written; one that is put off
-//! for longer than the level's own interval is written; without a coordinator everything is, and
-//! so is what lies on a tier that is not known.
+//! for longer than [`PUT_OFF_MAX`] of the level's own intervals is written; without a coordinator
+//! everything is, and so is what lies on a tier that is not known.
 
 use outlive_base::level::StoreKind;
 use outlive_base::{JobName, Level, Time};
@@ -21,6 +21,11 @@ use crate::turns::{ALIVE, Answer, Ask, Need, Tier, Tiers};
 const ANSWER: Time = Time::from_secs(2);
 /// Offered again at the earliest after this, so that a coordinator is not flooded.
 const AGAIN: Time = Time::from_ms(200);
+/// So many of its own intervals is a job put off at most. Where the storage cannot serve all as
+/// often as they want, one interval is usual, and who then wrote without a turn would undo those
+/// of the others; after two the coordinator lets a job go before the others, once what is being
+/// written is there.
+const PUT_OFF_MAX: f64 = 3.0;
 /// What is needed is said anew when it has changed by this factor.
 const OTHER: f64 = 1.5;
 /// What several jobs may write to, and how people know it.
@@ -61,7 +66,7 @@ struct Place {
     put_off: Option<(Time, Time)>,
     /// It is this job's turn, since then; the levels that are not written yet.
     turn: Option<(Time, Mask)>,
-    /// When it last had a version there, or began.
+    /// When it captured the last version that is there, or began to compute.
     since: Time,
 }
 
@@ -311,8 +316,7 @@ impl Steering {
             self.turn.silent |= self.turn.served.take().is_some();
         }
         self.turn.offered = None;
-        let mut rest = mask;
-        let mut until: Option<Time> = None;
+        let (mut rest, mut accepted) = (mask, false);
         for index in 0..self.turn.places.len() {
             let period = self.period(index);
             let place = &mut self.turn.places[index];
@@ -322,11 +326,13 @@ impl Steering {
             }
             let first = place.put_off.map_or(now, |(first, _)| first);
             match place.answer.take().unwrap_or(Turn::Now) {
-                Turn::In(ms) if now.since(first).as_secs() < period => {
-                    let again = now + Time::from_ms(ms).max(AGAIN);
+                Turn::In(ms) if now.since(first).as_secs() < PUT_OFF_MAX * period => {
+                    // The coordinator does not call, and what it waits for often ends sooner or later
+                    // than it supposes: half of what is left at a time, few words are said, and the
+                    // storage is not idle for long.
+                    let again = now + Time::from_ms(ms / 2).max(AGAIN);
                     place.put_off = Some((first, again));
                     rest &= !here;
-                    until = Some(until.map_or(again, |until| until.min(again)));
                     self.put_off(now, here);
                 }
                 Turn::In(_) | Turn::Now => {
@@ -334,12 +340,15 @@ impl Steering {
                     // Another level there may be written still: one turn for both.
                     let open = place.turn.map_or(0, |(_, open)| open);
                     place.turn = Some((now, open | here));
+                    accepted = true;
                 }
             }
         }
-        if rest == 0 {
-            self.wake = until;
-            return None;
+        if !accepted {
+            // None of what was wanted is taken: other levels were to have that version because it was
+            // made anyway. What is due there by itself the policy says.
+            self.put_off(now, rest);
+            return Some(None);
         }
         Some(Some(rest))
     }
@@ -374,13 +383,11 @@ impl Steering {
         waits.fold(0, |all, place| all | place.levels)
     }
 
-    /// When the policy is to be asked again, if all that is due has been put off: other levels may
-    /// be due before.
-    pub(super) fn turn_comes(&self, now: Time) -> Time {
+    /// When the first of those that have been put off is to be offered again.
+    pub(super) fn put_off_until(&self, now: Time) -> Option<Time> {
         let places = self.turn.places.iter();
         let untils = places.filter_map(|place| place.put_off.map(|(_, until)| until));
-        let next = untils.filter(|until| *until > now).min();
-        next.map_or(now + AGAIN, |next| next.min(now + AGAIN))
+        untils.filter(|until| now < *until).min()
     }
 
     /// A write is over, well or not.
@@ -398,9 +405,16 @@ impl Steering {
         }
     }
 
-    /// A version is there.
-    pub(super) fn turn_kept(&mut self, now: Time, level: usize) {
+    /// A version is there that was captured then.
+    pub(super) fn turn_kept(&mut self, captured: Time, level: usize) {
         if let Some(place) = self.turn.at(level) {
+            place.since = place.since.max(captured);
+        }
+    }
+
+    /// The program computes, from its newest version.
+    pub(super) fn turn_begins(&mut self, now: Time) {
+        for place in &mut self.turn.places {
             place.since = now;
         }
     }

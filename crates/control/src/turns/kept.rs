@@ -150,6 +150,83 @@ mod tests {
         assert!(one.service().tiers().eq(other.service().tiers()));
     }
 
+    /// What writes were measured to take is known to all that were told the same, also to one that
+    /// takes over from what was written down, and outlasts that a job announces itself again.
+    #[test]
+    fn what_was_measured_is_the_same_for_all_that_serve() {
+        let tier = || Tier::new("files").unwrap();
+        let joins = |nodes, mtbf_ms, write_ms| Ask::Join {
+            job: JobName::new("job").unwrap(),
+            tier: tier(),
+            need: Need {
+                nodes,
+                mtbf_ms,
+                write_ms,
+            },
+            since_ms: 0,
+            writing_ms: None,
+        };
+        let join = |write_ms| joins(4, 100_000, write_ms);
+        // Another lives there, which hardly ever writes: one that is alone is always accepted.
+        let other = || Word::Heard(2, joins(1, 1_000_000_000_000, 1));
+        let offers = |sequence| Ask::Offer {
+            tier: tier(),
+            sequence,
+        };
+        let heard = |at, words: Vec<Ask>| Batch {
+            at: Time::from_secs(at),
+            words: words
+                .into_iter()
+                .map(|ask| Word::Heard(1, ask))
+                .chain([Word::Heard(2, Ask::Alive)])
+                .collect(),
+        };
+        let mut first = heard(0, vec![join(2_000)]);
+        first.words.push(other());
+        let mut history = vec![first];
+        for round in 0..5 {
+            let at = 25 * (1 + 2 * round);
+            history.push(heard(at, vec![Ask::Alive]));
+            history.push(heard(at + 24, vec![offers(1)]));
+            history.push(heard(at + 32, vec![Ask::Ended { tier: tier() }]));
+        }
+        let end = 25 * 11 + 10;
+        history.push(Batch {
+            at: Time::from_secs(end),
+            words: vec![Word::Gone(1)],
+        });
+        let (mut one, mut other) = (Kept::default(), Kept::default());
+        for batch in &history {
+            assert_eq!(one.apply(batch), other.apply(batch));
+            other =
+                postcard::from_bytes(&postcard::to_extend(&other, Vec::new()).unwrap()).unwrap();
+        }
+        let fresh = |words| {
+            let mut fresh = Kept::default();
+            fresh.apply(&words);
+            fresh
+        };
+        let words = || {
+            let mut words = heard(end, vec![join(2_000)]);
+            words.words.insert(0, other());
+            words
+        };
+        let mut anew = fresh(words());
+        assert_eq!(one.apply(&words()), other.apply(&words()));
+        assert_eq!(one, other);
+        // Its interval is that of writes of 8 s, not of the 2 s that it says.
+        let after = |kept: &mut Kept| {
+            let offer = heard(end + 1, vec![offers(2)]);
+            match kept.apply(&offer).pop() {
+                Some((1, Answer::Later { after_ms, .. })) => after_ms,
+                answer => panic!("{answer:?}"),
+            }
+        };
+        let (known, said) = (after(&mut one), after(&mut anew));
+        assert_eq!(after(&mut other), known);
+        assert!(known > said * 3 / 2, "{known} {said}");
+    }
+
     #[test]
     fn a_moment_alone_ends_what_is_late_and_time_stands_still_between_leaders() {
         let mut kept = Kept::default();

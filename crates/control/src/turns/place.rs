@@ -65,6 +65,8 @@ impl Place {
             write: seconds(need.write_ms),
             // What else it could use is not known: alone, a write takes all there is.
             share: 1.0,
+            // What is written was captured into memory.
+            background: true,
         };
         if let Err(refused) = self.turns.join(before(since_ms), id, size) {
             self.leave(now, id);

@@ -9,6 +9,7 @@ fn size(nodes: f64, mtbf: f64, write: f64) -> Size {
         mtbf,
         write,
         share: 1.0,
+        background: false,
     }
 }
 
@@ -369,4 +370,123 @@ fn a_job_that_lies_is_corrected_or_refused() {
         turns.join(0.0, 1 << 40, size(1.0, 1e9, 1.0)),
         Err(Refused::TooMany)
     );
+}
+
+/// A job that announces itself again, as each does when its connection is back, is not believed
+/// anew what its writes have shown to be otherwise.
+#[test]
+fn what_was_measured_outlasts_another_announcement() {
+    let mut turns = Coordinator::default();
+    let cost = |turns: &Coordinator, job| turns.table.jobs[&job].cost;
+    turns.join(0.0, 1, size(4.0, 1_000.0, 2.0)).expect("sound");
+    let mut at = 0.0;
+    for _ in 0..6 {
+        at += 100.0;
+        turns.began(at, 1);
+        at += 9.0;
+        turns.ended(at, 1);
+    }
+    let known = cost(&turns, 1);
+    assert!((8.0..9.5).contains(&known.mean()), "{known:?}");
+    let period = |turns: &mut Coordinator| {
+        turns.refresh();
+        turns.table.jobs[&1].period
+    };
+    let before = period(&mut turns);
+    // The same words, then words that are a little other: it is what it was.
+    for write in [2.0, 2.05] {
+        turns.lost(1);
+        turns.join(at, 1, size(4.0, 1_000.0, write)).expect("sound");
+        assert_eq!(cost(&turns, 1), known);
+    }
+    assert!((period(&mut turns) / before - 1.0).abs() < 1e-9);
+    // Another size, for example because its memory has grown: that counts beside it.
+    turns.join(at, 1, size(4.0, 1_000.0, 6.0)).expect("sound");
+    let told = cost(&turns, 1);
+    assert!((6.0..known.mean()).contains(&told.mean()), "{told:?}");
+    assert_eq!(told.seen(), known.seen());
+    // The more, the more it may have written meanwhile.
+    let mut later = turns.clone();
+    turns.join(at, 1, size(4.0, 1_000.0, 3.0)).expect("sound");
+    let later_at = at + 100.0 * before;
+    later
+        .join(later_at, 1, size(4.0, 1_000.0, 3.0))
+        .expect("sound");
+    assert!(cost(&later, 1).mean() < cost(&turns, 1).mean());
+    // One that has left is another when it comes back.
+    turns.leave(1);
+    turns.join(at, 1, size(4.0, 1_000.0, 2.0)).expect("sound");
+    assert!((cost(&turns, 1).mean() - 2.0).abs() < 1e-9 && cost(&turns, 1).seen() == 0);
+}
+
+/// A job that computes while it is written counts its interval from one capture to the next: what
+/// is written is a part of it.
+#[test]
+fn a_write_in_the_background_is_part_of_the_interval() {
+    let of = |background| {
+        let mut turns = Coordinator::default();
+        let one = Size {
+            background,
+            ..size(4.0, 100.0, 2.0)
+        };
+        turns.join(0.0, 1, one).expect("sound");
+        let (_, first) = turns.next(0.0).expect("one");
+        assert_eq!(turns.offer(first, 1), Answer::Accept);
+        turns.began(first, 1);
+        turns.ended(first + 2.0, 1);
+        let (_, next) = turns.next(first + 2.0).expect("one");
+        (first, next - first)
+    };
+    let (first, between) = of(true);
+    // Young's, exactly.
+    assert!((first - 20.0).abs() < 1e-9, "{first}");
+    assert!((between - 20.0).abs() < 1e-9, "{between}");
+    let (first, between) = of(false);
+    assert!((between - first - 2.0).abs() < 1e-9, "{between}");
+    // One of which it is not known when it began changes nothing.
+    let mut turns = Coordinator::default();
+    let one = Size {
+        background: true,
+        ..size(4.0, 100.0, 2.0)
+    };
+    turns.join(0.0, 1, one).expect("sound");
+    let before = turns.next(0.0);
+    turns.ended(3.0, 1);
+    assert_eq!(turns.next(3.0), before);
+}
+
+/// Where the storage cannot serve all at their own intervals, they take exactly its time.
+#[test]
+fn what_is_written_in_the_background_fills_the_storage_and_no_more() {
+    let seed = outlive_base::seed!();
+    let mut random = Sequence::new(seed, 0);
+    for _ in 0..50 {
+        let jobs: Vec<Size> = (0..2 + random.below(4))
+            .map(|_| Size {
+                background: true,
+                ..size(
+                    1.0 + random.below(8) as f64,
+                    20.0 + random.below(2_000) as f64,
+                    1.0 + random.below(9) as f64,
+                )
+            })
+            .collect();
+        let load = |periods: &[f64]| -> f64 {
+            let each = jobs.iter().zip(periods);
+            each.map(|(job, period)| (job.write / period).min(1.0))
+                .sum()
+        };
+        let own: Vec<f64> = jobs.iter().map(|job| job.best(1.0)).collect();
+        let (found, lambda) = periods(&jobs);
+        match load(&own) <= LOAD_MAX {
+            true => assert_eq!((&found, lambda), (&own, 0.0)),
+            false => {
+                assert!(
+                    (load(&found) - LOAD_MAX).abs() < 1e-3,
+                    "seed {seed}: {found:?}"
+                );
+                assert!(found.iter().zip(&own).all(|(found, own)| found > own));
+            }
+        }
+    }
 }

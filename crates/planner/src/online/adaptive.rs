@@ -5,6 +5,8 @@
 //! reaches the level's interval; intervals come from [`schedule`] with what has been learned.
 //! So a burst of failures shortens the intervals by itself, and a slow store lengthens them.
 
+use serde::{Deserialize, Serialize};
+
 use super::cost::{Cost, CostPrior, late};
 use super::rate::{Rate, RatePrior, Rates};
 use super::schedule::{Limits, Rung, Schedule, schedule};
@@ -30,12 +32,24 @@ pub struct LevelPrior {
 ///
 /// G. Aupy, A. Benoit, T. Herault, Y. Robert, J. Dongarra, *Optimal Checkpointing Period: Time
 /// vs. Energy*, PMBS 2013: a second of checkpointing and one of computing differ in power.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Energy {
     /// Watts of the job's nodes while they compute.
     pub compute: f64,
     /// Watts while the program waits for a checkpoint, storage included.
     pub checkpoint: f64,
+}
+
+impl Energy {
+    /// A power that nodes can have, in watts.
+    pub fn is_power(watts: f64) -> bool {
+        (1e-3..=1e12).contains(&watts)
+    }
+
+    /// Both can be.
+    pub fn is_sound(&self) -> bool {
+        Energy::is_power(self.compute) && Energy::is_power(self.checkpoint)
+    }
 }
 
 /// Preemptions that are announced: the job is ended some time later, and goes on elsewhere.
@@ -426,18 +440,6 @@ impl Adaptive {
         (self.capture, levels.map(|(a, b)| (*a, *b)).collect())
     }
 
-    /// True if one of these levels is due by itself.
-    pub fn is_due(&mut self, at: f64, among: Mask) -> bool {
-        self.compute_until(at);
-        let half = 0.5 * self.gap;
-        let periods = self.plan(at).periods;
-        let mut used = periods.iter().enumerate();
-        used.any(|(level, period)| {
-            let over = period.is_some_and(|period| self.exposure(level) >= period - half);
-            among & (1 << level) != 0 && over
-        })
-    }
-
     /// What it does and how sure it is of it, at `at`.
     pub fn advice(&mut self, at: f64) -> Advice {
         self.plan = None;
@@ -591,9 +593,15 @@ impl Policy for Adaptive {
             self.wake = due.min(self.plan_until());
             return Decision::skip(Why::Early);
         }
-        // Those that would be due before the next time go now, and the lower ones with them.
+        // Those that would be due before the next time go now, and the lower ones with them. Asked
+        // ahead, it is asked again and again while one is busy: that makes no other one due.
+        let is_idle = |level: usize| busy & (1 << level) == 0;
+        if self.settings.ahead && !used.iter().any(|one| fires(&one) && is_idle(one.0)) {
+            return Decision::skip(Why::Busy);
+        }
         let most = used
             .iter()
+            .filter(|(level, _)| !self.settings.ahead || is_idle(*level))
             .filter(|(level, period)| self.exposure(*level) + 0.5 * base.min(*period) >= *period)
             .map(|(level, _)| *level)
             .max();

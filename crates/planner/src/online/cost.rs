@@ -23,6 +23,8 @@ const NOISE: f64 = 0.2;
 const SURPRISE: f64 = 3.0;
 /// More variance than this no sum needs: moments of wider ones are beyond all numbers.
 const SPREAD_MAX: f64 = 100.0;
+/// So many measurements' time ago the last one is supposed to be at most.
+const AGE_MAX: f64 = 100.0;
 /// A write takes at least this: times of 0 have no logarithm.
 const SECONDS_MIN: f64 = 1e-6;
 
@@ -58,6 +60,21 @@ impl Cost {
         self.log += gain * apart;
         self.variance = (1.0 - gain) * variance;
         self.seen += 1;
+    }
+
+    /// Somebody who knows it says so: believed as what it is, beside what was measured. What was
+    /// measured last may be many measurements' time ago (`age`), in which it may have drifted.
+    pub fn told(&mut self, claim: CostPrior, age: f64) {
+        let log = libm::log(claim.seconds.max(SECONDS_MIN));
+        let apart = log - self.log;
+        let noise = claim.spread * claim.spread;
+        let mut variance = self.variance + DRIFT * DRIFT * age.clamp(0.0, AGE_MAX);
+        if apart * apart > SURPRISE * SURPRISE * (variance + noise) {
+            variance += apart * apart / 4.0;
+        }
+        let gain = variance / (variance + noise);
+        self.log += gain * apart;
+        self.variance = (1.0 - gain) * variance;
     }
 
     /// Seconds that are expected.
@@ -161,6 +178,39 @@ mod tests {
             f64::from(above) / f64::from(draws),
         );
         assert!((found - drawn).abs() < 0.03, "seed {seed}: {found} {drawn}");
+    }
+
+    #[test]
+    fn what_is_said_counts_by_how_sure_it_is_and_how_old_what_was_measured() {
+        let claim = |seconds| CostPrior {
+            seconds,
+            spread: 0.3,
+        };
+        let mut measured = Cost::new(claim(2.0));
+        for _ in 0..10 {
+            measured.measure(9.0);
+        }
+        let told = |seconds, age| {
+            let mut cost = measured;
+            cost.told(claim(seconds), age);
+            assert_eq!(cost.seen(), measured.seen());
+            cost.mean()
+        };
+        let (at_once, later) = (told(7.0, 0.0), told(7.0, 50.0));
+        assert!(
+            7.0 < later && later < at_once && at_once < 9.0,
+            "{later} {at_once}"
+        );
+        assert!(at_once > 8.3 && later < 7.3, "{later} {at_once}");
+        // So far off that it has changed, and no longer ago than it can have drifted.
+        assert!(told(90.0, 0.0) > 50.0, "{}", told(90.0, 0.0));
+        assert!((told(7.0, 1e12) - told(7.0, AGE_MAX)).abs() < 1e-12);
+        // It has been said, and is measured otherwise.
+        let mut cost = Cost::new(claim(1.0));
+        cost.told(claim(8.0), 0.0);
+        cost.measure(2.0);
+        cost.measure(2.0);
+        assert!((1.5..3.0).contains(&cost.mean()), "{cost:?}");
     }
 
     #[test]

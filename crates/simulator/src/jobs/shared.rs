@@ -214,6 +214,7 @@ impl<'a, T: Turns> Platform<'a, T> {
             mtbf,
             write: of.bytes / speed,
             share: (speed / self.mix.bandwidth).min(1.0),
+            background: false,
         };
         // The first ones are met somewhere in their middle and of an interval: what they
         // computed before is no work of this run.

@@ -250,3 +250,49 @@ fn exposure_follows_what_is_held() {
     assert_eq!(policy.decide(2_150.0, 0).levels, 0);
     assert_eq!((policy.exposure(0), policy.exposure(1)), (10.0, 10.0));
 }
+
+/// A level that waits, because it is written or because it is not this job's turn, makes no other
+/// one due, however often that is asked.
+#[test]
+fn what_is_busy_has_the_lower_levels_written_no_more_often() {
+    let taken = |busy: Mask| {
+        let mut settings = settings(vec![level(1.0, 0.0, 1e3), level(0.0, 40.0, 1e4)]);
+        (settings.ahead, settings.interference) = (true, 0.05);
+        let mut policy = Adaptive::new(settings);
+        policy.see(0.0, anew(0.0));
+        let plan = policy.plan(0.0);
+        let (Some(low), Some(high)) = (plan.periods[0], plan.periods[1]) else {
+            panic!("both are worth it: {plan:?}");
+        };
+        // Long enough for the second to be overdue, asked ten times a second.
+        let end = 4.0 * high;
+        let mut count = 0;
+        for tenth in 0..(10.0 * end) as u32 {
+            let at = f64::from(tenth) / 10.0;
+            let decision = policy.decide(at, busy);
+            assert_eq!(decision.levels & busy, 0);
+            if decision.levels != 0 {
+                policy.see(at, Seen::Captured { seconds: 0.0 });
+                policy.see(at, Seen::Resumed);
+                for level in (0..2).filter(|level| decision.levels & (1 << level) != 0) {
+                    policy.see(
+                        at,
+                        Seen::Stored {
+                            level,
+                            seconds: 0.1,
+                        },
+                    );
+                }
+                count += 1;
+            }
+        }
+        (f64::from(count), end / low)
+    };
+    let (waiting, own) = taken(0b10);
+    assert!(
+        waiting > 0.5 * own && waiting < 1.2 * own + 1.0,
+        "{waiting}, {own} by itself"
+    );
+    let (calm, _) = taken(0);
+    assert!(waiting <= calm + 1.0, "{waiting}, not busy {calm}");
+}
