@@ -168,7 +168,7 @@ mod tests {
         };
         let join = |write_ms| joins(4, 100_000, write_ms);
         // Another lives there, which hardly ever writes: one that is alone is always accepted.
-        let other = || Word::Heard(2, joins(1, 1_000_000_000_000, 1));
+        let second = || Word::Heard(2, joins(1, 1_000_000_000_000, 1));
         let offers = |sequence| Ask::Offer {
             tier: tier(),
             sequence,
@@ -182,7 +182,7 @@ mod tests {
                 .collect(),
         };
         let mut first = heard(0, vec![join(2_000)]);
-        first.words.push(other());
+        first.words.push(second());
         let mut history = vec![first];
         for round in 0..5 {
             let at = 25 * (1 + 2 * round);
@@ -208,7 +208,7 @@ mod tests {
         };
         let words = || {
             let mut words = heard(end, vec![join(2_000)]);
-            words.words.insert(0, other());
+            words.words.insert(0, second());
             words
         };
         let mut anew = fresh(words());
