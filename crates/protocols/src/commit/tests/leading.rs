@@ -382,7 +382,7 @@ fn the_coordinator_widens_a_round_until_all_have_captured() {
             node.hear_from(1, MsgKind::Captured { version });
         }
         node.said.clear();
-        node.hear_from(1, forced.clone());
+        node.hear_from(1, forced);
         let goes = MsgKind::Go {
             version,
             levels: granted,
