@@ -109,11 +109,14 @@ def test_what_an_agent_had_begun_the_next_one_ends(job: Job) -> None:
     """Of the version that is on its way no memory is left: newer ones have it."""
     job.levels = "memory,disk,shared/1000"
     killed: list[int] = []
+    written: list[int] = []
 
     def shares(run: Run) -> bool:
         last = job.running("last")
         if not killed and last.get("disk", 0) >= 60:
             assert "shared" not in last, last
+            # Where a job begins slowly, its first version may be a later one.
+            written.append(last["disk"])
             # Not the coordinator's: what it had not decided, it would give up.
             killed.extend(pid for node, pid in run.pids("agent").items() if node != 0)
             for pid in killed:
@@ -122,7 +125,7 @@ def test_what_an_agent_had_begun_the_next_one_ends(job: Job) -> None:
 
     result = job.goes_on("--shared-rate", "6KiB", when=shares)
     first = result.report["checkpoints"]["last"]["shared"]
-    assert first <= 60 and len(killed) == 2, result.err
+    assert first <= written[0] and len(killed) == 2, result.err
     assert result.failures == [], result.err
     assert len(shared(job, first)) == job.nodes
     job.outlive("checkpoints", "verify")
