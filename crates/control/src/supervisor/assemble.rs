@@ -272,6 +272,7 @@ impl Supervisor {
         self.unfenced.clear();
         self.newest_stable = opened.restored;
         self.stable_here.clear();
+        self.captured_here.clear();
         self.newest_offered = opened.restored;
         self.pace = Pace::new(now);
         self.judge.started();

@@ -21,6 +21,8 @@ struct Captured {
     at: Option<Time>,
     /// Levels of which it is known.
     kept: BTreeSet<Level>,
+    /// For how long it has blocked a rank, in nanoseconds.
+    blocked_ns: u64,
 }
 
 /// The course of a run.
@@ -32,8 +34,6 @@ pub(super) struct Course {
     since: Option<Time>,
     /// By version; none: nothing was restored.
     captured: BTreeMap<Option<Version>, Captured>,
-    /// The newest of them, and for how long it has blocked a rank, in nanoseconds.
-    blocked: Option<(Version, u64)>,
 }
 
 impl Course {
@@ -46,7 +46,6 @@ impl Course {
     /// All ranks have joined: the program computes.
     pub fn runs(&mut self, now: Time) {
         self.since = Some(now);
-        self.blocked = None;
     }
 
     /// It computes no more, since then.
@@ -58,21 +57,20 @@ impl Course {
     /// A rank of this version was blocked for so many nanoseconds; by how many the longest of its
     /// ranks is longer than was known.
     pub fn captured(&mut self, now: Time, version: Version, blocked_ns: u64) -> u64 {
-        let known = self.blocked.filter(|(known, _)| *known == version);
-        if known.is_none() {
-            let one = Captured {
-                done: self.done(now),
-                at: Some(now),
-                kept: BTreeSet::new(),
-            };
-            self.captured.insert(Some(version), one);
-            if self.captured.len() > KEPT_MAX {
-                self.captured.pop_first();
-            }
+        let done = self.done(now);
+        // Nodes say it one after the other, some when others have the next one.
+        let one = self.captured.entry(Some(version)).or_insert(Captured {
+            done,
+            at: Some(now),
+            kept: BTreeSet::new(),
+            blocked_ns: 0,
+        });
+        let longer = blocked_ns.saturating_sub(one.blocked_ns);
+        one.blocked_ns += longer;
+        if self.captured.len() > KEPT_MAX {
+            self.captured.pop_first();
         }
-        let before = known.map_or(0, |(_, ns)| ns);
-        self.blocked = Some((version, before.max(blocked_ns)));
-        blocked_ns.saturating_sub(before)
+        longer
     }
 
     /// How long a level has taken to keep a version that was captured in this run; none: it is not
@@ -87,7 +85,6 @@ impl Course {
     /// start, and where the version is older than what is remembered.
     pub fn restored(&mut self, version: Option<Version>) -> Option<Time> {
         self.captured.retain(|known, _| *known <= version);
-        self.blocked = None;
         if let Some(one) = self.captured.get(&version) {
             let lost = self.done.since(one.done);
             self.done = one.done;
@@ -98,6 +95,7 @@ impl Course {
             done: self.done,
             at: None,
             kept: BTreeSet::new(),
+            blocked_ns: 0,
         };
         self.captured.insert(version, one);
         None
@@ -161,7 +159,10 @@ mod tests {
             .iter()
             .sum();
         assert_eq!(longer, 5);
-        assert_eq!(course.captured(S(2), Version(2), 2), 2);
+        // A node that is late.
+        assert_eq!(course.captured(S(2), Version(2), 1), 1);
+        assert_eq!(course.captured(S(3), Version(1), 6), 1);
+        assert_eq!(course.captured(S(3), Version(2), 2), 1);
         assert_eq!(course.kept(S(4), Version(1), Level::SHARED), Some(S(3)));
         assert_eq!(course.kept(S(5), Version(1), Level::SHARED), None);
         assert_eq!(course.kept(S(5), Version(1), Level::DISK), Some(S(4)));

@@ -51,7 +51,7 @@ use crate::scrubbing::Scrubs;
 use crate::standstill::Judge;
 use crate::steering::Steering;
 
-use stable::Stable;
+use stable::{Heard, Stable};
 
 /// What the supervisor is doing.
 #[derive(Debug)]
@@ -199,7 +199,7 @@ pub struct Supervisor {
     /// In this incarnation, by level: another one may come to the same versions.
     stable_here: Stable,
     newest_offered: Option<Version>,
-    newest_captured: Option<Version>,
+    captured_here: Heard,
     pace: apart::Pace,
     judge: Judge,
     /// Where ranks are asked to be, of a job that stands still.
@@ -278,7 +278,7 @@ impl Supervisor {
             newest_stable: None,
             stable_here: Stable::default(),
             newest_offered: None,
-            newest_captured: None,
+            captured_here: Heard::default(),
             pace: apart::Pace::new(now),
             judge: Judge::new(now),
             inquiry: None,

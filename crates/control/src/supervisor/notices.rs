@@ -401,8 +401,9 @@ impl Supervisor {
                 counts.blocked_ms_max = counts.blocked_ms_max.max(blocked_ns as f64 / 1e6);
                 let longer = self.course.captured(now, version, blocked_ns);
                 counts.blocked_ms_sum += longer as f64 / 1e6;
-                if self.newest_captured != Some(version) {
-                    self.newest_captured = Some(version);
+                // Nodes say it one after the other, some when others have the next one.
+                if !self.captured_here.is_known(version) {
+                    self.captured_here.note(version);
                     counts.taken += 1;
                     self.kept_again(version, None);
                     self.tell(Event::Captured { version });

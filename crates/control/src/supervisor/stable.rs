@@ -7,38 +7,57 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Level, Version};
 
-/// How many of a level are remembered: far more than can be under way at a time.
+/// How many are remembered: far more than can be under way at a time.
 const KEPT: usize = 64;
+
+/// Versions of which a word was heard.
+#[derive(Debug, Default)]
+pub(super) struct Heard(BTreeSet<Version>);
+
+impl Heard {
+    /// True if it was said before, or is older than all that is remembered.
+    pub fn is_known(&self, version: Version) -> bool {
+        let past = self.0.len() >= KEPT && self.0.first().is_some_and(|first| version < *first);
+        past || self.0.contains(&version)
+    }
+
+    /// It is heard; the newest of which it was is given back.
+    pub fn note(&mut self, version: Version) -> Version {
+        self.0.insert(version);
+        if self.0.len() > KEPT {
+            self.0.pop_first();
+        }
+        self.0.last().copied().unwrap_or(version)
+    }
+
+    /// Another incarnation begins.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
 
 /// The versions that are stable at each level.
 #[derive(Debug, Default)]
 pub(super) struct Stable {
-    at: BTreeMap<Level, BTreeSet<Version>>,
+    at: BTreeMap<Level, Heard>,
 }
 
 impl Stable {
-    /// True if this was said before, or is older than all that is remembered.
+    /// True if this was said before.
     pub fn is_known(&self, version: Version, level: Level) -> bool {
-        self.at.get(&level).is_some_and(|known| {
-            let past = known.len() >= KEPT && known.first().is_some_and(|first| version < *first);
-            past || known.contains(&version)
-        })
+        let heard = self.at.get(&level);
+        heard.is_some_and(|heard| heard.is_known(version))
     }
 
     /// It is stable; the newest there is given back.
     pub fn note(&mut self, version: Version, level: Level) -> Version {
-        let known = self.at.entry(level).or_default();
-        known.insert(version);
-        if known.len() > KEPT {
-            known.pop_first();
-        }
-        known.last().copied().unwrap_or(version)
+        self.at.entry(level).or_default().note(version)
     }
 
     /// The newest at each level.
     pub fn newest(&self) -> BTreeMap<Level, Version> {
-        let last = |known: &BTreeSet<Version>| known.last().copied();
-        let newest = self.at.iter().map(|(level, known)| (*level, last(known)));
+        let last = |heard: &Heard| heard.0.last().copied();
+        let newest = self.at.iter().map(|(level, heard)| (*level, last(heard)));
         newest
             .filter_map(|(level, last)| Some((level, last?)))
             .collect()

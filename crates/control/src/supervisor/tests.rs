@@ -1,6 +1,7 @@
 //! Scripted histories. `World` answers every action as a healthy machine would,
 //! except where a script says otherwise; then the script looks at what was done.
 
+mod counts;
 mod endings;
 mod failures;
 mod hangs;

@@ -524,18 +524,6 @@ fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
 }
 
 #[test]
-fn a_version_that_is_stable_after_a_newer_one_is_counted_once() {
-    let mut world = World::running(settings(1), 1);
-    for version in [20, 10, 20, 10, 30] {
-        let step = Step::Stable(Level::DISK);
-        let version = Version(version);
-        world.notice(0, Notice::Checkpoint { version, step });
-    }
-    let counts = &world.sup.report().checkpoints;
-    assert_eq!((counts.stable["disk"], counts.last["disk"]), (3, 30));
-}
-
-#[test]
 fn what_a_lost_node_explains_is_not_told_beside_it() {
     let mut set = settings(2);
     set.levels = vec![LevelSetting {
