@@ -39,6 +39,10 @@ fn histories_of_every_theme_keep_the_promises() {
         let summary = run(seeds.clone(), theme, None);
         let failed = &summary.failed;
         assert!(failed.is_empty(), "{theme:?}: {failed:?}");
+        if matches!(theme, Theme::Openings | Theme::Begins) {
+            let opened = summary.opened;
+            assert!(opened > 6 * HISTORIES, "{theme:?}: only {opened} opened");
+        }
         let stable = summary.stable;
         assert!(stable > 12 * HISTORIES, "{theme:?}: only {stable} stable");
     }
@@ -145,4 +149,17 @@ fn planted_wait_that_outlasts_its_version_is_caught() {
 #[test]
 fn planted_level_without_the_parity_of_its_server_is_caught() {
     caught(Planted::PrepareWithoutParity, Theme::Served);
+}
+
+/// The coordinator's agent ends when it has recorded last of all that an incarnation is open.
+#[test]
+fn planted_opening_of_what_is_open_is_caught() {
+    caught(Planted::AwaitWord, Theme::Begins);
+}
+
+/// Its word that an incarnation is open is lost with its agent, and the others wait for that.
+#[test]
+fn planted_coordinator_that_is_not_heard_is_caught() {
+    let planted = Plant::Protocol(commit::Planted::AwaitLostWord);
+    finds(planted, Theme::Begins, 15);
 }

@@ -58,4 +58,6 @@ pub enum Planted {
     LeaveWithCapture,
     /// Who waits for a version does not hear that it has ended.
     KeepWaiting,
+    /// Who is asked to open what it finds open says nothing of it.
+    AwaitWord,
 }

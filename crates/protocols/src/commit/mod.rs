@@ -258,6 +258,12 @@ impl Commit {
         line.copied().filter(|(source, _)| source.0 != 0)
     }
 
+    /// True if this incarnation is open for all that is recorded here, or is being taken up again.
+    pub fn has_open(&self, incarnation: Incarnation) -> bool {
+        let open = matches!(self.mode, Mode::Running | Mode::Rejoining(_));
+        open && self.ballot.incarnation == incarnation
+    }
+
     /// The highest number this node knows of: a new incarnation needs a larger one.
     pub fn known(&self) -> Incarnation {
         let promised = self.log.promised.incarnation.max(self.ballot.incarnation);
@@ -343,10 +349,19 @@ impl Commit {
         } else if msg.ballot.term < mine.term {
             return;
         } else if msg.ballot.term > mine.term {
-            if from != cx.config.coordinator || !self.running() {
+            if from != cx.config.coordinator {
                 return;
             }
-            if let MsgKind::Fetch { .. } = msg.kind {
+            let asks = matches!(msg.kind, MsgKind::Fetch { .. });
+            if asks && cx.config.planted != Some(Planted::AwaitLostWord) {
+                // It has the record of the incarnation, and it records last: its word that the
+                // incarnation is open was lost with its agent.
+                self.on_started();
+            }
+            if !self.running() {
+                return;
+            }
+            if asks {
                 return self.promise_term(msg.ballot, from);
             }
             if !msg.kind.is_of_a_round() {

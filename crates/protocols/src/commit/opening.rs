@@ -532,7 +532,7 @@ impl Commit {
         self.say(cx, cx.config.coordinator, MsgKind::Begun);
     }
 
-    fn on_started(&mut self) {
+    pub(super) fn on_started(&mut self) {
         let Mode::Opening(opening) = &self.mode else {
             return;
         };

@@ -28,4 +28,6 @@ pub enum Planted {
     OfferVoid,
     /// A forced version goes to no more levels than it was armed at.
     ForcedAsArmed,
+    /// A coordinator that was started anew is not heard by who waits for the word of the one before.
+    AwaitLostWord,
 }

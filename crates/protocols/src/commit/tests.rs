@@ -20,6 +20,7 @@ const BALLOT: Ballot = Ballot {
 };
 
 mod leading;
+mod starting;
 
 /// One node that is no coordinator, in incarnation 1, with its durable records.
 struct Node {

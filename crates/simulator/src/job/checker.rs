@@ -579,12 +579,11 @@ impl Checker {
         self.opened.insert(number, restored);
     }
 
-    /// A node is given up of which nothing but memory was overwritten (P9): its other copies are
-    /// whole.
+    /// A node is given up that lives and is reached, and whose storage is whole (P9).
     pub fn gives_up_whole(&mut self, now: Time, node: u32) {
         self.wrong(
             now,
-            format!("P9: node {node} is given up for a copy in memory"),
+            format!("P9: node {node} is given up, and nothing is wrong with it"),
         );
     }
 

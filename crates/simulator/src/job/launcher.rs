@@ -386,7 +386,7 @@ impl Job {
             self.launcher.zombies.push(who);
             return self.wiped(who);
         }
-        if self.options.overwrites_alone() {
+        if self.options.keeps_nodes() {
             self.judge.gives_up_whole(self.now, node);
         }
         let was_up = !self.home(who).lost;

@@ -18,6 +18,8 @@ pub enum Occasion {
     /// The coordinator has just made durable that a version survives the loss of nodes, and told
     /// nobody.
     Decides,
+    /// The coordinator, the last of all, has just made durable that an incarnation is open, and told nobody.
+    Begins,
     /// A decision is about to be written to the shared directory, which is full or out of reach
     /// from then on for a while.
     Shares,
@@ -40,6 +42,8 @@ pub struct Meetings {
     pub writes: u32,
     /// See [`Occasion::Decides`].
     pub decides: u32,
+    /// See [`Occasion::Begins`].
+    pub begins: u32,
     /// See [`Occasion::Shares`].
     pub shares: u32,
     /// See [`Occasion::Sends`].
@@ -67,6 +71,7 @@ impl Meetings {
             Occasion::Captures => self.captures,
             Occasion::Writes => self.writes,
             Occasion::Decides => self.decides,
+            Occasion::Begins => self.begins,
             Occasion::Shares => self.shares,
             Occasion::Sends => self.sends,
             Occasion::Opens => self.opens,
@@ -96,7 +101,13 @@ impl Job {
             return true;
         }
         let delay = match self.random.below(3) {
-            0 if matches!(occasion, Occasion::Decides | Occasion::Shares) => return true,
+            0 if matches!(
+                occasion,
+                Occasion::Decides | Occasion::Begins | Occasion::Shares
+            ) =>
+            {
+                return true;
+            }
             0 => Time(1),
             1 => self.some_us(3_000),
             _ => self.some_us(100_000),

@@ -144,10 +144,12 @@ pub struct Weights {
 }
 
 impl Options {
-    /// Nothing is lost but what is overwritten in memory, and what ends is started anew.
-    pub(super) fn overwrites_alone(&self) -> bool {
-        let memory = self.weights.memory;
-        memory > 0 && self.weights.sum() == memory && self.meetings.node == 0
+    /// No node is lost or cut off, and nothing is refused or slow: what ends is a process, which is
+    /// started anew, and what is lost was overwritten in memory.
+    pub(super) fn keeps_nodes(&self) -> bool {
+        let (memory, rank) = (self.weights.memory, self.weights.rank);
+        let alone = memory + rank > 0 && self.weights.sum() == memory + rank;
+        alone && self.meetings.node == 0 && self.slow == 0 && self.faults.refuse == 0
     }
 }
 

@@ -55,7 +55,14 @@ impl Job {
                 return;
             }
         }
-        let decides = decides && self.home(who).node == self.options.coordinator;
+        let leads = self.home(who).node == self.options.coordinator;
+        let records = &self.homes[who as usize].storage.records;
+        let begins = leads && records.is(op, |it| matches!(it, Record::Incarnation { .. }));
+        let occasion = match (leads && decides, begins) {
+            (true, _) => Some(Occasion::Decides),
+            (_, true) => Some(Occasion::Begins),
+            _ => None,
+        };
         let refuse = self.refusals(who);
         let full = || {
             let entity = Entity::File("records".into());
@@ -68,7 +75,8 @@ impl Job {
         } else {
             self.durable(who, op, shared).map(|()| None)
         };
-        if decides && result.is_ok() && self.meets(who, Occasion::Decides) {
+        let met = occasion.filter(|_| result.is_ok());
+        if met.is_some_and(|occasion| self.meets(who, occasion)) {
             self.strike(who, life);
             if self.home(who).life != life || self.home(who).agent.is_none() {
                 return;

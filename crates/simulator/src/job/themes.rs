@@ -25,6 +25,8 @@ pub enum Theme {
     Outages,
     /// Openings meet removals, losses and restarts.
     Openings,
+    /// The coordinator's agent ends when it has recorded, last of all, that an incarnation is open.
+    Begins,
     /// The job ends while copies are written.
     Ends,
     /// The coordinator and others are lost while they write to shared storage, where that appears
@@ -44,13 +46,14 @@ pub enum Theme {
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 13] = [
+    pub const ALL: [Theme; 14] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
         Theme::Refusals,
         Theme::Outages,
         Theme::Openings,
+        Theme::Begins,
         Theme::Ends,
         Theme::Latecomers,
         Theme::Waits,
@@ -109,11 +112,21 @@ impl Theme {
                 options.sparse = 6;
             }
             Theme::Openings => {
-                (meetings.removes, meetings.opens) = (300_000, 300_000);
+                (meetings.removes, meetings.opens, meetings.begins) = (300_000, 150_000, 300_000);
                 (meetings.agent, meetings.node, meetings.rank) = (2, 1, 2);
                 meetings.apart = Time::from_ms(200);
-                options.slow = 100_000;
+                // So that incarnations open at all.
+                (options.weights.rank, options.tick) = (1, Time::from_ms(1_000));
+                options.slow = 30_000;
                 options.sparse = 4;
+            }
+            Theme::Begins => {
+                meetings.begins = 700_000;
+                (meetings.agent, meetings.node, meetings.rank) = (1, 0, 0);
+                meetings.apart = Time::from_ms(300);
+                (options.weights.rank, options.tick) = (1, Time::from_ms(600));
+                (options.slow, options.faults.refuse) = (0, 0);
+                options.net.loss = 50_000;
             }
             Theme::Latecomers => {
                 options.levels =

@@ -42,12 +42,11 @@ impl<S: Shell> Core<S> {
         if is_new && idle && incarnation <= known {
             return self.on_open_failed(incarnation, Why::Stale, None, known);
         }
-        if self.opening.is_none() && self.open.incarnation() == incarnation {
-            // The answer was lost.
-            for notice in self.open.told().to_vec() {
-                self.tell(&notice);
-            }
-            return;
+        let has_open = self.machine().is_some_and(|it| it.has_open(incarnation));
+        let has_open = has_open && !self.is_planted(Planted::AwaitWord);
+        let is_open = has_open || self.open.incarnation() == incarnation;
+        if self.opening.is_none() && is_open {
+            return self.answer_again(incarnation, known);
         }
         self.leaving.clear();
         self.ranks.end_incarnation();
@@ -79,6 +78,27 @@ impl<S: Shell> Core<S> {
             fresh,
             history,
         });
+    }
+
+    /// Asked to open what is open: the answer was lost, or the agent that opened it ended.
+    fn answer_again(&mut self, incarnation: Incarnation, known: Incarnation) {
+        let word = self.before.as_ref();
+        if word.is_some_and(|word| word.incarnation == incarnation) {
+            // Told when the others have said that they take part.
+            return;
+        }
+        let told = match self.open.incarnation() == incarnation {
+            true => self.open.told().to_vec(),
+            false => Vec::new(),
+        };
+        if told.is_empty() && self.is_coordinator() {
+            // The agent before this one ended before it left word, or it is of an earlier run: which
+            // of them cannot be known, and another number opens the same.
+            return self.on_open_failed(incarnation, Why::Stale, None, known);
+        }
+        for notice in told {
+            self.tell(&notice);
+        }
     }
 
     /// The commit machine asks what this node can supply.

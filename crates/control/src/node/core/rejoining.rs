@@ -263,9 +263,12 @@ impl<S: Shell> Core<S> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::found::Found;
     use super::*;
-    use crate::node::still::{alone, block_of};
-    use outlive_base::Level;
+    use crate::node::still::{alone, block_of, one_of};
+    use crate::orders::Order;
+    use outlive_base::{Level, NodeId};
+    use outlive_ledger::Record;
 
     /// Its capture went with a round before this one. A rank may also wait for what it has not come to:
     /// that may be captured still.
@@ -317,6 +320,49 @@ mod tests {
             assert_eq!(agent.shell.told.contains(&opened), of_this, "{said:?}");
             let ready = |it: &Notice| matches!(it, Notice::NodeReady { incarnation, .. } if *incarnation == open);
             assert_eq!(agent.shell.told.iter().any(ready), of_this, "{said:?}");
+            // Without word another number is asked for, and nobody waits for his bound.
+            let refused = |it: &Notice| matches!(it, Notice::OpenFailed { .. });
+            assert_eq!(agent.shell.told.iter().any(refused), !of_this, "{said:?}");
+        }
+    }
+
+    /// The number is said to be used already, and what is known.
+    fn used(notice: &Notice) -> bool {
+        matches!(notice, Notice::OpenFailed { incarnation, known, .. } if known >= incarnation)
+    }
+
+    /// The coordinator's agent ended when its record was made, in the middle of an opening, and is asked to
+    /// open while it still asks the others what they know.
+    #[test]
+    fn an_opening_in_which_the_coordinator_ends_after_its_record_is_no_wait() {
+        let open = Incarnation(2);
+        for word in [false, true] {
+            let mut agent = one_of(2, 0, Level::DISK);
+            let config = agent.core.config.take().unwrap();
+            agent.core.open.close();
+            agent.core.restarts = Some(1);
+            let ballot = u64::from(open.0) << 32;
+            let records = vec![
+                Record::Promise { ballot },
+                Record::Incarnation {
+                    number: open,
+                    restored: None,
+                    members: vec![NodeId(0), NodeId(1)],
+                    ranks: 0,
+                },
+            ];
+            agent.core.found = Found::new(Ok(records), Vec::new(), false);
+            if word && let Notice::Opened(word) = agent.opened_before(open) {
+                agent.core.before = Some(word);
+            }
+            agent.core.on_order(Order::Configure(config));
+            assert!(agent.machine().unwrap().has_open(open));
+            agent
+                .core
+                .open(open, Vec::new(), (true, false), Incarnation(1));
+            assert_eq!(agent.shell.told.iter().any(used), !word, "{word}");
+            // So that what it is told by the others is heeded.
+            assert!(agent.core.opening.is_none(), "{word}");
         }
     }
 }
