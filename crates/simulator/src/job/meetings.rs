@@ -92,6 +92,7 @@ impl Job {
             return false;
         }
         self.struck = self.now;
+        self.met += 1;
         let life = self.home(who).life;
         self.note(|| format!("p{who} {occasion:?}: something is to end"));
         if occasion == Occasion::Shares {

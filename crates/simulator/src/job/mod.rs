@@ -320,6 +320,8 @@ pub struct Outcome {
     pub transfers: u64,
     /// Writes that appeared in shared storage after the end of their process.
     pub late: u64,
+    /// Occasions at which something was to end.
+    pub met: u64,
     /// Waits of ranks for a version that have ended.
     pub waited: u64,
     /// Copies that had rotted and were mended before they were needed.
@@ -379,6 +381,8 @@ struct Job {
     hung: Time,
     /// Writes that appeared after the end of their process.
     late: u64,
+    /// Occasions at which something was to end.
+    met: u64,
     /// Waits of ranks that have ended.
     waited: u64,
     /// Copies that were mended.
@@ -426,6 +430,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         opened: job.judge.opened_count(),
         injected: job.injections.count,
         late: job.late,
+        met: job.met,
         waited: job.waited,
         mended: job.mended,
         transfers: job.transfers,
@@ -474,6 +479,7 @@ impl Job {
             hangs: 0,
             hung: Time::ZERO,
             late: 0,
+            met: 0,
             waited: 0,
             mended: 0,
             transfers: 0,

@@ -21,6 +21,8 @@ pub struct Summary {
     pub transfers: u64,
     /// Writes that appeared in shared storage after the end of their process, over all.
     pub late: u64,
+    /// Occasions at which something was to end, over all.
+    pub met: u64,
     /// Waits of ranks that have ended, over all.
     pub waited: u64,
     /// Copies that were mended before they were needed, over all.
@@ -66,6 +68,7 @@ pub fn sweep(
             summary.injected += outcome.injected as u64;
             summary.hangs += outcome.hangs;
             summary.late += outcome.late;
+            summary.met += outcome.met;
             summary.waited += outcome.waited;
             summary.mended += outcome.mended;
             summary.transfers += outcome.transfers;
@@ -96,6 +99,7 @@ pub fn sweep(
         total.injected += part.injected;
         total.hangs += part.hangs;
         total.late += part.late;
+        total.met += part.met;
         total.waited += part.waited;
         total.mended += part.mended;
         total.transfers += part.transfers;
