@@ -6,6 +6,7 @@
 //! pools for what may wait. `docs/design/first-rescue.md` shows how they meet,
 //! `docs/design/node.md` where the lines are.
 
+mod daemon;
 mod health;
 mod ipc_server;
 mod jobs;

@@ -29,6 +29,7 @@ use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_objects::Objects;
 use outlive_vault::{Directory, Faulty, Record, Store, Vault, WriteError};
 
+use crate::daemon::Daemon;
 use crate::health::Sensors;
 use crate::ipc_server::{CONNECTIONS_MAX, IpcEvent, IpcServer};
 use crate::turns::Turns;
@@ -280,6 +281,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         processes: BTreeMap::new(),
         traffic: Default::default(),
         sensors: Sensors::new(spec.node_dir.clone()),
+        daemon: Daemon::new(&spec),
         turns: Turns::new(),
         plenty: Default::default(),
         has_routed: has_routed(&spec),

@@ -32,6 +32,7 @@ use outlive_keeper::Deposit;
 use outlive_network::{Driver, Event as NetEvent};
 use rustix::process::{Pid, Signal};
 
+use crate::daemon::Daemon;
 use crate::health::Sensors;
 use crate::ipc_server::is_readable;
 use crate::stacks;
@@ -86,6 +87,8 @@ pub struct World {
     pub traffic: Traffic,
     /// Reads the machine's sensors.
     pub sensors: Sensors,
+    /// The user's own command on this node.
+    pub daemon: Daemon,
     /// How long this thread's turns take.
     pub turns: Turns,
     /// What is to be removed is so little, and so much room is left, that it may wait until
@@ -352,6 +355,7 @@ impl Shell for World {
             Ask::Scrub(reading) => self.scrub(reading),
             Ask::Transfer(wanted) => self.transfer(wanted),
             Ask::Health => self.sensors.begin(&self.work),
+            Ask::Daemon(act) => self.daemon.act(act, &self.work),
             Ask::DiskUsage => {
                 let (places, work) = (Arc::clone(&self.places), self.work.clone());
                 let job = move || {

@@ -147,6 +147,8 @@ pub const KEYS: &[Key] = &[
     key(SEEN, "metrics", "", "none"),
     key(SEEN, "health-interval", "10s", ""),
     key(SEEN, "health-limits", "", "those that outlive health shows"),
+    key(SEEN, "service-slots", "off", ""),
+    key(SEEN, "daemon", "off", ""),
     key(BOUNDS, "heartbeat", "250ms", ""),
     key(BOUNDS, "suspect-timeout", "1s", ""),
     key(BOUNDS, "dead-timeout", "10s", ""),
@@ -303,7 +305,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 49] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 51] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -345,6 +347,8 @@ impl Settings {
             ("metrics", &self.metrics),
             ("health-interval", &self.health.health_interval),
             ("health-limits", &self.health.health_limits),
+            ("service-slots", &self.service.service_slots),
+            ("daemon", &self.service.daemon),
             ("heartbeat", &self.heartbeat),
             ("suspect-timeout", &self.suspect_timeout),
             ("dead-timeout", &self.dead_timeout),

@@ -35,6 +35,7 @@ mod run;
 mod scrub;
 mod service;
 mod simulate;
+mod slots;
 mod stacks;
 mod status;
 mod transfers;

@@ -154,6 +154,8 @@ pub struct Settings {
     pub shared: SharedSettings,
     #[command(flatten)]
     pub health: HealthSettings,
+    #[command(flatten)]
+    pub service: ServiceOptions,
 }
 
 /// Options of `outlive run` that concern the level `shared`.
@@ -173,6 +175,18 @@ pub struct SharedSettings {
     /// this invitation
     #[arg(long, value_name = "FILE")]
     pub coordinator: Option<String>,
+}
+
+/// Options of `outlive run` that concern work of agents that need not be done at once.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ServiceOptions {
+    /// Do what need not be done at once (reading of copies, sensors, copies to shared storage, --daemon) on all
+    /// nodes at the same time, so that ranks that wait for each other lose it once: 1s/50ms
+    #[arg(long, value_name = "PERIOD/LENGTH|off", hide_short_help = true)]
+    pub service_slots: Option<String>,
+    /// Run this shell command on each node beside the ranks: in slots, if there are any, else all the time
+    #[arg(long, value_name = "COMMAND|off", hide_short_help = true)]
+    pub daemon: Option<String>,
 }
 
 /// Options of `outlive run` that concern health.

@@ -195,6 +195,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         memory_bytes,
         encrypt: boolean(config, "encrypt")?,
         health: crate::health::settings(config)?,
+        service: crate::slots::settings(config)?,
         report: options.report,
         metrics: config.path("metrics"),
         executable: PathBuf::from("/proc/self/exe"),

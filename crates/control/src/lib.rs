@@ -22,6 +22,7 @@ pub mod refused;
 pub mod report;
 pub mod scrubbing;
 mod signs;
+pub mod slots;
 pub mod standstill;
 pub mod steering;
 pub mod supervisor;

@@ -31,6 +31,7 @@ mod scrub;
 mod service;
 pub mod shell;
 mod silence;
+mod slots;
 mod stacks;
 mod status;
 #[cfg(test)]
@@ -184,8 +185,8 @@ impl<S: Shell> Node<S> {
         let stirs = match &input {
             // The launcher's regular question is nothing new.
             Input::Order(order) => !matches!(order, Order::Status),
-            // Nor is how the machine is, to those who take versions.
-            Input::Done(Done::Health(_)) => false,
+            // Nor is how the machine is, or the user's own work, to those who take versions.
+            Input::Done(Done::Health(_) | Done::Daemon(_)) => false,
             Input::Joined(_) | Input::Said { .. } | Input::Gone { .. } | Input::Done(_) => true,
             Input::Peer { .. } | Input::Up(_) | Input::Trouble(_) => false,
         };

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use crate::config::{Bounds, JobConfig, LevelSetting, Member, Policy};
 use crate::health::{Change, NodeHealth, Settings};
 use crate::scrubbing::ScrubStatus;
+use crate::slots::{Offset, ServiceSettings};
 use crate::traffic::Traffic;
 use crate::transfers::TransferStatus;
 
@@ -77,6 +78,9 @@ pub struct AgentSpec {
     /// How its machine's sensors are read and judged.
     #[serde(default)]
     pub health: Settings,
+    /// When work is done that need not be done at once, and the user's own.
+    #[serde(default)]
+    pub service: ServiceSettings,
 }
 
 impl AgentSpec {
@@ -340,6 +344,8 @@ pub struct NodeStatus {
     pub transfers: Vec<TransferStatus>,
     /// How its machine is.
     pub health: Box<NodeHealth>,
+    /// How the coordinator's clock stands to this node's, if slots go by it and it was heard.
+    pub clock: Option<Offset>,
 }
 
 /// Where a rank is, in words. Ranks at the same place have the same words.

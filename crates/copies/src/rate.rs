@@ -8,6 +8,8 @@ use outlive_control::node::copies::Brake;
 const SLOWED: u32 = 10;
 /// The longest wait at a time: whoever stops it does not wait long.
 const STEP: Duration = Duration::from_millis(50);
+/// What stands still looks so often whether it may go on: a slot may be short.
+const PAUSED: Duration = Duration::from_millis(2);
 
 /// So many bytes a second.
 pub struct Rate {
@@ -40,6 +42,10 @@ impl Rate {
         loop {
             if self.brake.is_stopped() {
                 return false;
+            }
+            if self.brake.is_paused() {
+                std::thread::sleep(PAUSED);
+                continue;
             }
             let now = Instant::now();
             let left = self.next.saturating_duration_since(now);

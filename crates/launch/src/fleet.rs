@@ -19,6 +19,7 @@ use rustix::process::Signal;
 
 use crate::process::{self, Group, Process};
 use crate::store;
+use outlive_control::slots::ServiceSettings;
 use outlive_control::supervisor::Storage;
 
 /// What all keepers of a job have in common.
@@ -56,6 +57,8 @@ pub struct Common {
     pub encrypt: bool,
     /// How the machine's sensors are read and judged.
     pub health: health::Settings,
+    /// When work is done that need not be done at once, and the user's own.
+    pub service: ServiceSettings,
     /// The program that has the subcommands `keeper` and `agent`.
     pub executable: PathBuf,
     /// What all keepers and agents inherit: [`store::Store::nodes_lock`].
@@ -130,6 +133,7 @@ impl Fleet {
             memory_bytes: self.common.memory_bytes,
             encrypt: self.common.encrypt,
             health: self.common.health.clone(),
+            service: self.common.service.clone(),
         };
         let title = spec.title();
         let spec = serde_json::to_string(&spec)

@@ -78,6 +78,7 @@ impl Lives<'_> {
             memory_bytes: run.memory_bytes,
             encrypt: run.encrypt,
             health: run.health.clone(),
+            service: run.service.clone(),
             executable: run.executable.clone(),
             nodes_lock: store.nodes_lock().clone(),
         })))
@@ -106,6 +107,7 @@ impl Lives<'_> {
             memory_bytes: run.memory_bytes,
             encrypt: run.encrypt,
             health: run.health.clone(),
+            service: run.service.clone(),
             executable,
             passed: passed(run),
             lease: Duration::from_millis(set.bounds.silence_ms()),

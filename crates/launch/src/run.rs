@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use outlive_base::Ports;
 use outlive_control::health;
+use outlive_control::slots::ServiceSettings;
 use outlive_control::steering::Powers;
 use outlive_control::supervisor::Settings;
 use outlive_objects::ObjectStoreUrl;
@@ -53,6 +54,8 @@ pub struct Run {
     pub encrypt: bool,
     /// How the machines' sensors are read and judged.
     pub health: health::Settings,
+    /// When work is done that need not be done at once, and the user's own.
+    pub service: ServiceSettings,
     /// Where the report goes besides the job's directory.
     pub report: Option<PathBuf>,
     /// Where numbers for a monitoring system go: a file, or a directory of such files.

@@ -103,13 +103,21 @@ pub struct Brake(Arc<AtomicU8>);
 
 const SLOW: u8 = 1;
 const STOP: u8 = 2;
+const PAUSE: u8 = 4;
 
 impl Brake {
     /// Something else needs the storage, or does not any more.
     pub fn slow(&self, on: bool) {
+        self.set(SLOW, on);
+    }
+    /// It stands still, or goes on.
+    pub fn pause(&self, on: bool) {
+        self.set(PAUSE, on);
+    }
+    fn set(&self, bit: u8, on: bool) {
         match on {
-            true => self.0.fetch_or(SLOW, Relaxed),
-            false => self.0.fetch_and(!SLOW, Relaxed),
+            true => self.0.fetch_or(bit, Relaxed),
+            false => self.0.fetch_and(!bit, Relaxed),
         };
     }
     /// The reading ends soon.
@@ -119,6 +127,10 @@ impl Brake {
     /// True if something else needs the storage.
     pub fn is_slow(&self) -> bool {
         self.0.load(Relaxed) & SLOW != 0
+    }
+    /// True if it is to stand still.
+    pub fn is_paused(&self) -> bool {
+        self.0.load(Relaxed) & PAUSE != 0
     }
     /// True if the reading is to end.
     pub fn is_stopped(&self) -> bool {

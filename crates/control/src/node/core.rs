@@ -189,6 +189,8 @@ pub enum News {
     Released,
     /// How the machine is has changed: see [`Core::health`].
     Health,
+    /// A slot for service work begins or ends: see [`Core::may_serve`].
+    Serving,
     /// A fault is one that a service carries out.
     Injected { id: u32, fault: Fault },
 }

@@ -6,7 +6,7 @@
 
 use outlive_base::Time;
 
-use super::core::Core;
+use super::core::{Core, News};
 use super::service::{Service, Silent};
 use super::shell::{Ask, Done, Shell};
 use crate::health::{CHANGES_MAX, Judge, NodeHealth, Sample};
@@ -53,12 +53,18 @@ impl Service for Health {
                     publish(core, NodeHealth::unknown(reason));
                 }
             }
-            None if now >= self.due => {
+            None if now >= self.due && core.may_serve() => {
                 self.asked = Some(now);
                 self.due = now + interval;
                 core.begin(Ask::Health);
             }
             None => {}
+        }
+    }
+
+    fn on_news<S: Shell>(&mut self, core: &mut Core<S>, news: &News) {
+        if matches!(news, News::Serving) {
+            self.on_look(core);
         }
     }
 

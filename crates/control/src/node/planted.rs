@@ -60,4 +60,6 @@ pub enum Planted {
     KeepWaiting,
     /// Who is asked to open what it finds open says nothing of it.
     AwaitWord,
+    /// The coordinator's clock is said to be known exactly.
+    SureOfClock,
 }

@@ -107,6 +107,8 @@ services! {
     scrub: Scrub,
     /// Copies at `shared` of what lies in node storage.
     transfer: Transfer,
+    /// When that is done which need not be done at once.
+    slots: Slots,
     /// The end of the job.
     ending: Ending,
     /// What the regions hold.

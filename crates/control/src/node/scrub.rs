@@ -71,6 +71,12 @@ impl Service for Scrub {
             News::Stable { version, .. } if period(setting(core)).is_some() => {
                 self.take_written(core, *version);
             }
+            News::Serving => {
+                if let Some((_, brake)) = &self.under_way {
+                    brake.pause(!core.may_serve());
+                }
+                self.next = self.next.min(core.now());
+            }
             _ => {}
         }
     }
@@ -107,7 +113,11 @@ impl Service for Scrub {
             return;
         };
         self.next = core.now() + listed_every(every);
-        if core.is_opening() || core.is_finishing() || core.incarnation().0 == 0 {
+        if core.is_opening()
+            || core.is_finishing()
+            || core.incarnation().0 == 0
+            || !core.may_serve()
+        {
             return;
         }
         self.list(core);
@@ -116,7 +126,7 @@ impl Service for Scrub {
 
     fn deadline<S: Shell>(&self, core: &Core<S>) -> Option<Time> {
         period(setting(core))?;
-        self.under_way.is_none().then_some(self.next)
+        (self.under_way.is_none() && core.may_serve()).then_some(self.next)
     }
 
     fn on_look<S: Shell>(&mut self, core: &mut Core<S>) {

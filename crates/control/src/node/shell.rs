@@ -320,6 +320,17 @@ pub struct Rebuilt<L> {
     pub rejected: Vec<Error>,
 }
 
+/// What is to become of the user's own command on a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DaemonAct {
+    /// It runs, and is started if it does not.
+    Run,
+    /// It stands still.
+    Pause,
+    /// It ends.
+    End,
+}
+
 /// What takes time.
 pub enum Ask<L> {
     /// Make a record durable: [`Done::Persisted`], in the order of asking.
@@ -411,6 +422,8 @@ pub enum Ask<L> {
     DiskUsage,
     /// Read the sensors of this machine: [`Done::Health`].
     Health,
+    /// Something is to become of the user's own command on this node: [`Done::Daemon`] if that fails.
+    Daemon(DaemonAct),
     /// Look at what these ranks are doing: [`Done::Stacks`].
     Stacks {
         /// Comes back.
@@ -528,6 +541,8 @@ pub enum Done<L> {
     DiskUsage((u64, u64)),
     /// What the sensors of this machine say.
     Health(Vec<Sample>),
+    /// The user's own command on this node could not be started, or has ended.
+    Daemon(Error),
     /// What ranks are doing.
     Stacks {
         /// As it was asked with.
@@ -590,6 +605,7 @@ impl<L> Done<L> {
             Done::Routed { .. }
             | Done::DiskUsage(_)
             | Done::Health(_)
+            | Done::Daemon(_)
             | Done::Stacks { .. }
             | Done::Protected { .. }
             | Done::Corrupted { .. }

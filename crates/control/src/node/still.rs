@@ -141,6 +141,7 @@ pub fn one_of(nodes: u32, node: u32, level: Level) -> Node<Still> {
         memory_bytes: 1 << 20,
         encrypt: false,
         health: Default::default(),
+        service: Default::default(),
     };
     let mut agent = Node::new(Start {
         spec,

@@ -34,6 +34,7 @@ pub(crate) struct Common {
     pub memory_bytes: u64,
     pub encrypt: bool,
     pub health: outlive_control::health::Settings,
+    pub service: outlive_control::slots::ServiceSettings,
     /// The program on each host.
     pub executable: PathBuf,
     /// Names of the variables that ranks must have.
@@ -63,6 +64,7 @@ impl Common {
             memory_bytes: self.memory_bytes,
             encrypt: self.encrypt,
             health: self.health.clone(),
+            service: self.service.clone(),
         }
     }
 }

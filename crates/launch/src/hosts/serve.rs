@@ -438,6 +438,7 @@ fn prepare(mut begin: Begin) -> Result<Ready> {
         memory_bytes: memory,
         encrypt: spec.encrypt,
         health: spec.health.clone(),
+        service: spec.service.clone(),
         executable: "/proc/self/exe".into(),
         nodes_lock: lock,
     };

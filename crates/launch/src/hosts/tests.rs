@@ -79,6 +79,7 @@ impl World {
             memory_bytes: 0,
             encrypt: false,
             health: Default::default(),
+            service: Default::default(),
             executable: PROGRAM.into(),
             passed: Vec::new(),
             lease: Duration::from_secs(600),

@@ -7,6 +7,7 @@ use outlive_base::{NodeId, Time, Version};
 use outlive_control::health::NodeHealth;
 use outlive_control::orders::NodeStatus;
 use outlive_control::report::{Checkpoints, Report};
+use outlive_control::slots::Offset;
 use outlive_control::supervisor::{EPOCH_STEP, NodeState, NodeView, Stage, View};
 use outlive_control::traffic::Traffic;
 use outlive_control::transfers::TransferStatus;
@@ -102,6 +103,9 @@ pub struct LiveNode {
     /// Its copies on their way to shared storage.
     #[serde(default)]
     pub transfers: Vec<TransferStatus>,
+    /// How the coordinator's clock stands to this node's, where slots go by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock: Option<Offset>,
 }
 
 impl Live {
@@ -185,6 +189,7 @@ impl LiveNode {
             traffic: status.traffic,
             health: NodeHealth::clone(&status.health),
             transfers: status.transfers.clone(),
+            clock: status.clock,
         }
     }
 }

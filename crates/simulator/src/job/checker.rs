@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Level, Levels, Survives, Time};
+use outlive_control::slots::Offset;
 
 /// (incarnation, version) of a checkpoint.
 pub type Key = (u32, u64);
@@ -137,6 +138,11 @@ impl Checker {
     fn wrong(&mut self, now: Time, text: String) {
         self.violations
             .push(format!("{:.3} ms: {text}", now.as_ms()));
+    }
+
+    /// A node says of the coordinator's clock what is further from the truth than it says.
+    pub fn lies_of_clock(&mut self, now: Time, node: u32, said: Offset) {
+        self.wrong(now, format!("node {node} is wrong of the clock: {said:?}"));
     }
 
     /// All ranks of a node captured these bytes.

@@ -27,6 +27,7 @@ mod scale;
 mod scrub;
 mod served;
 mod shell;
+mod slots;
 mod storage;
 mod strikes;
 mod sweep;
@@ -322,6 +323,8 @@ pub struct Outcome {
     pub late: u64,
     /// Occasions at which something was to end.
     pub met: u64,
+    /// Times at which a node has said how the coordinator's clock stands to its own.
+    pub clocks: u64,
     /// Waits of ranks for a version that have ended.
     pub waited: u64,
     /// Copies that had rotted and were mended before they were needed.
@@ -381,8 +384,8 @@ struct Job {
     hung: Time,
     /// Writes that appeared after the end of their process.
     late: u64,
-    /// Occasions at which something was to end.
     met: u64,
+    clocks: slots::Clocks,
     /// Waits of ranks that have ended.
     waited: u64,
     /// Copies that were mended.
@@ -431,6 +434,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         injected: job.injections.count,
         late: job.late,
         met: job.met,
+        clocks: job.clocks.told,
         waited: job.waited,
         mended: job.mended,
         transfers: job.transfers,
@@ -480,6 +484,7 @@ impl Job {
             hung: Time::ZERO,
             late: 0,
             met: 0,
+            clocks: slots::Clocks::default(),
             waited: 0,
             mended: 0,
             transfers: 0,

@@ -189,9 +189,12 @@ impl Job {
         };
         let coordinator = self.options.coordinator;
         let memo = self.meter.as_ref().map(|meter| Rc::clone(&meter.memo));
+        let service = self.options.service();
         let home = self.home(who);
         home.life += 1;
         home.started = now;
+        self.begins_clock(who);
+        let home = self.home(who);
         home.wake = Time::NEVER;
         home.last_sync = now;
         home.open = OpenOrders::default();
@@ -230,6 +233,7 @@ impl Job {
             memory_bytes: MEMORY_BYTES,
             encrypt: false,
             health: Default::default(),
+            service,
         };
         let start = Start {
             spec,
@@ -502,6 +506,7 @@ impl Job {
         let now = self.now;
         match notice {
             Notice::NodeReady { incarnation, .. } => self.home(who).incarnation = incarnation.0,
+            Notice::Status(status) => self.hears_clock(who, status.clock),
             Notice::Opened(Opened { incarnation, .. }) => {
                 let number = incarnation.0;
                 let source = self.sources.get(&number).copied().unwrap_or((0, 0));

@@ -4,6 +4,7 @@
 use outlive_base::rng::Sequence;
 use outlive_base::{Level, Time};
 use outlive_control::node;
+use outlive_control::slots::Slots;
 use outlive_control::standstill::HangRule;
 use outlive_control::supervisor;
 use outlive_protocols::commit::{Config, Levels, Planted};
@@ -102,6 +103,8 @@ pub struct Options {
     pub hang: Option<HangRule>,
     /// What a node's sensors say for a while; `None`: all is well.
     pub unwell: Option<Unwell>,
+    /// When nodes do what need not be done at once.
+    pub slots: Slots,
 }
 
 /// Relative weights of faults.
@@ -449,9 +452,11 @@ impl Options {
             planted_supervisor: None,
             hang: None,
             unwell: None,
+            slots: Slots::default(),
         }
         .with_transfers(seed)
         .with_late_writes(seed)
+        .with_slots(seed)
     }
 
     /// The configuration of the machines: the defaults, with bounds short enough

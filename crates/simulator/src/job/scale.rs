@@ -185,6 +185,7 @@ pub(super) fn length(message: &PeerMessage) -> usize {
 
 fn options(nodes: u32) -> Options {
     Options {
+        slots: Default::default(),
         nodes,
         coordinator: 0,
         ranks: 1,

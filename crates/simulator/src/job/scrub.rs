@@ -21,6 +21,10 @@ impl Job {
         if self.home(who).life != life || self.home(who).agent.is_none() {
             return;
         }
+        if reading.brake.is_paused() && !reading.brake.is_stopped() {
+            let reading = Rc::clone(reading);
+            return self.after(slots::STANDS, Action::Scrub { who, life, reading });
+        }
         let outcome = match reading.brake.is_stopped() {
             true => Scrubbed::Stopped,
             false => self.scrubbed(who, reading),

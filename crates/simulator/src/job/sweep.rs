@@ -23,6 +23,8 @@ pub struct Summary {
     pub late: u64,
     /// Occasions at which something was to end, over all.
     pub met: u64,
+    /// Times at which a node has said how the coordinator's clock stands to its own, over all.
+    pub clocks: u64,
     /// Waits of ranks that have ended, over all.
     pub waited: u64,
     /// Copies that were mended before they were needed, over all.
@@ -69,6 +71,7 @@ pub fn sweep(
             summary.hangs += outcome.hangs;
             summary.late += outcome.late;
             summary.met += outcome.met;
+            summary.clocks += outcome.clocks;
             summary.waited += outcome.waited;
             summary.mended += outcome.mended;
             summary.transfers += outcome.transfers;
@@ -100,6 +103,7 @@ pub fn sweep(
         total.hangs += part.hangs;
         total.late += part.late;
         total.met += part.met;
+        total.clocks += part.clocks;
         total.waited += part.waited;
         total.mended += part.mended;
         total.transfers += part.transfers;

@@ -53,6 +53,9 @@ impl Job {
             return;
         }
         let wanted = Rc::clone(&way.wanted);
+        if wanted.brake.is_paused() && !wanted.brake.is_stopped() {
+            return self.after(slots::STANDS, Action::Transfer { who, life, way });
+        }
         if way.steps > 0 && !wanted.brake.is_stopped() {
             way.steps -= 1;
             wanted.progress.add(1);

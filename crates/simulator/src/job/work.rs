@@ -146,6 +146,8 @@ impl Job {
                 self.later(who, life, 5_000, Done::Stacks { number, ranks });
             }
             Ask::Health => self.read_sensors(who, life),
+            // Nothing of a job depends on it.
+            Ask::Daemon(_) => {}
             Ask::DiskUsage => self.later(who, life, 1_000, Done::DiskUsage((0, 0))),
             Ask::Finished(_) => self.later(who, life, 2_000, Done::Protected { result: Ok(()) }),
             Ask::GiveBack(_)

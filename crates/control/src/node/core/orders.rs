@@ -387,6 +387,7 @@ impl<S: Shell> Core<S> {
             | Done::Printed { .. }
             | Done::Transferred { .. }
             | Done::Health(_)
+            | Done::Daemon(_)
             | Done::Stacks { .. } => {}
             Done::SlabMade {
                 rank,

@@ -63,6 +63,14 @@ impl<S: Shell> Core<S> {
     pub(in crate::node) const fn is_writable(&self) -> bool {
         self.trouble.is_writable()
     }
+    /// Tells this agent's clock from that of another one in its place.
+    pub(in crate::node) const fn life(&self) -> u64 {
+        self.spec.epoch << 32 | self.hello.pid as u64
+    }
+    /// True if a rank is connected.
+    pub(in crate::node) fn has_ranks(&self) -> bool {
+        self.ranks.iter().any(|entry| entry.link.is_some())
+    }
     /// The ranks.
     pub(in crate::node) const fn ranks(&self) -> &Ranks<S> {
         &self.ranks
@@ -174,6 +182,7 @@ impl<S: Shell> Core<S> {
             scrub: Box::new(self.shown.scrub().clone()),
             transfers: self.shown.transfers(self.now),
             health: Box::new(self.health()),
+            clock: self.shown.clock(),
         }
     }
 }

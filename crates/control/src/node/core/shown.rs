@@ -8,6 +8,7 @@ use crate::node::copies::OnTheWay;
 use crate::node::shell::Shell;
 use crate::orders::{Notice, STATUS_WARNINGS_MAX};
 use crate::scrubbing::ScrubStatus;
+use crate::slots::Offset;
 use crate::told::{Said, Told, is_of_connection};
 use crate::transfers::TransferStatus;
 
@@ -21,6 +22,10 @@ pub(super) struct Shown {
     scrub: ScrubStatus,
     /// Copies on their way to shared storage.
     transfers: Vec<OnTheWay>,
+    /// Service work may be done.
+    serving: bool,
+    /// How the coordinator's clock stands to this node's.
+    clock: Option<Offset>,
 }
 
 impl Shown {
@@ -31,6 +36,8 @@ impl Shown {
             health: (now, unread),
             scrub: ScrubStatus::default(),
             transfers: Vec::new(),
+            serving: true,
+            clock: None,
         }
     }
 
@@ -44,6 +51,10 @@ impl Shown {
 
     pub const fn scrub(&self) -> &ScrubStatus {
         &self.scrub
+    }
+
+    pub const fn clock(&self) -> Option<Offset> {
+        self.clock
     }
 
     pub fn transfers(&self, now: Time) -> Vec<TransferStatus> {
@@ -95,6 +106,22 @@ impl<S: Shell> Core<S> {
         self.news(News::Health);
     }
 
+    /// True if work that need not be done at once may be done now.
+    pub(in crate::node) const fn may_serve(&self) -> bool {
+        self.shown.serving
+    }
+
+    /// It may be done from now on, or not.
+    pub(in crate::node) fn set_serving(&mut self, may: bool) {
+        self.shown.serving = may;
+        self.news(News::Serving);
+    }
+
+    /// How the coordinator's clock stands to this node's, as `outlive status` says.
+    pub(in crate::node) const fn note_clock(&mut self, clock: Option<Offset>) {
+        self.shown.clock = clock;
+    }
+
     /// What is said from now on of reading before it is needed.
     pub(in crate::node) fn note_scrub(&mut self, said: ScrubStatus) {
         self.shown.scrub = said;
@@ -105,7 +132,21 @@ impl<S: Shell> Core<S> {
         self.shown.transfers = transfers;
     }
 
-    /// For tests.
+    #[cfg(test)]
+    pub(in crate::node) fn set_service(&mut self, service: crate::slots::ServiceSettings) {
+        self.spec.service = service;
+    }
+
+    /// A rank is connected, as it says.
+    #[cfg(test)]
+    pub(in crate::node) fn connect_rank(
+        &mut self,
+        rank: outlive_base::Rank,
+        link: crate::node::shell::Link,
+    ) {
+        self.ranks.entry(rank, 2).link = Some(link);
+    }
+
     #[cfg(test)]
     pub(in crate::node) fn set_health_interval(&mut self, ms: u64) {
         self.spec.health.interval_ms = ms;
