@@ -145,7 +145,8 @@ def test_every_field_is_documented_and_every_documented_field_appears(job: Job) 
     values = said["outlive.checkpoints/1 values"]
     # Of numbers: tests/e2e/test_freshness.py.
     values -= {name for name in values if name.startswith("versions[].regions[].")}
-    said["outlive.status/1"].discard("job.hosts")  # of machines: tests/cluster
+    # Of machines: tests/cluster. Of slots: tests/e2e/test_slots.py.
+    said["outlive.status/1"].discard("job.hosts")
     assert set(found) == set(said)
     for name, names in found.items():
         assert names == said[name], f"{name}: {names ^ said[name]}"

@@ -37,11 +37,17 @@ pub struct Daemon {
 impl Daemon {
     /// Of the user of this agent; it does not run yet.
     pub fn new(spec: &AgentSpec) -> Daemon {
+        let log = spec.node_dir.join("daemon.log");
+        let (job, node) = (spec.job.to_string(), spec.node.0);
+        Daemon::of(spec.service.daemon.clone(), (job, node), log)
+    }
+
+    fn of(command: Option<String>, (job, node): (String, u32), log: PathBuf) -> Daemon {
         Daemon {
-            command: spec.service.daemon.clone(),
-            job: spec.job.to_string(),
-            node: spec.node.0,
-            log: spec.node_dir.join("daemon.log"),
+            command,
+            job,
+            node,
+            log,
             child: None,
             started: None,
             is_paused: false,
@@ -174,5 +180,91 @@ fn follow(agent: Pid) -> std::io::Result<()> {
     match rustix::process::getppid() == Some(agent) {
         true => Ok(()),
         false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+
+    fn until(what: &str, mut is: impl FnMut() -> bool) {
+        let since = Instant::now();
+        while !is() {
+            assert!(since.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::sleep(STEP);
+        }
+    }
+
+    fn state(pid: u32) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    }
+
+    fn daemon(command: &str) -> (tempfile::TempDir, Daemon, Reports<Work>, Receiver<Work>) {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("daemon.log");
+        let (to, from) = unbounded::<Work>();
+        let daemon = Daemon::of(Some(command.to_owned()), ("job".into(), 3), log);
+        (dir, daemon, Reports::unwatched(to), from)
+    }
+
+    #[test]
+    fn it_stands_still_and_goes_on_with_all_that_it_has_started() {
+        let (dir, mut daemon, work, told) =
+            daemon("echo $OUTLIVE_JOB/$OUTLIVE_NODE; sleep 600 & echo $!; wait");
+        daemon.act(DaemonAct::Run, &work);
+        let log = dir.path().join("daemon.log");
+        let said = || std::fs::read_to_string(&log).unwrap_or_default();
+        until("it says who it is", || said().lines().count() == 2);
+        let child: u32 = said().lines().last().unwrap().parse().unwrap();
+        assert!(said().starts_with("job/3\n"));
+        let shell = daemon.child.as_ref().unwrap().id();
+        for _ in 0..2 {
+            daemon.act(DaemonAct::Pause, &work);
+            until("both stand", || [shell, child].map(state) == [Some('T'); 2]);
+            daemon.act(DaemonAct::Run, &work);
+            until("both go on", || [shell, child].map(state) == [Some('S'); 2]);
+        }
+        daemon.act(DaemonAct::Pause, &work);
+        daemon.act(DaemonAct::End, &work);
+        until("both are gone", || {
+            [shell, child]
+                .iter()
+                .all(|pid| matches!(state(*pid), None | Some('Z')))
+        });
+        assert!(told.try_recv().is_err());
+    }
+
+    #[test]
+    fn one_that_ends_is_told_with_its_status_and_not_started_again_at_once() {
+        let (_dir, mut daemon, work, told) = daemon("exit 3");
+        daemon.act(DaemonAct::Run, &work);
+        let mut error = None;
+        until("its end is told", || {
+            daemon.act(DaemonAct::Run, &work);
+            error = told.try_recv().ok();
+            error.is_some()
+        });
+        let Some(Done::Daemon(error)) = error else {
+            panic!("another word");
+        };
+        assert_eq!(error.code(), Code::CommandFailed);
+        assert!(error.reason().contains("exit status: 3"), "{error}");
+        daemon.act(DaemonAct::Run, &work);
+        assert!(daemon.child.is_none());
+    }
+
+    #[test]
+    fn one_that_cannot_be_started_is_told() {
+        let (dir, mut daemon, work, told) = daemon("true");
+        drop(dir);
+        daemon.act(DaemonAct::Run, &work);
+        let Ok(Done::Daemon(error)) = told.try_recv() else {
+            panic!("nothing is told");
+        };
+        assert!(error.reason().contains("cannot be started"), "{error}");
     }
 }

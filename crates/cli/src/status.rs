@@ -6,6 +6,7 @@ use clap::Args;
 use outlive_base::{Code, Entity, Error, JobName, Result, Version};
 use outlive_control::health::NodeHealth;
 use outlive_control::report::Report;
+use outlive_control::slots::Offset;
 use outlive_control::units::{show_bytes, show_ms};
 use outlive_launch::delete;
 use outlive_launch::jobs::{Job, State, utc};
@@ -45,10 +46,27 @@ struct Status {
     report: Option<Report>,
     /// How the machines of its nodes are, while it runs.
     health: Vec<OfNode>,
+    /// How well nodes know the coordinator's clock, by which slots go, while it runs.
+    clocks: Vec<ClockOf>,
     /// Copies on their way to shared storage, while it runs.
     transfers: Vec<transfers::OfNode>,
     /// Why the next run would be refused, if it would.
     refusal: Option<Error>,
+}
+
+/// What a node knows of the coordinator's clock.
+#[derive(Serialize)]
+struct ClockOf {
+    node: u32,
+    #[serde(flatten)]
+    offset: Offset,
+}
+
+impl ClockOf {
+    fn of(node: &LiveNode) -> Option<ClockOf> {
+        let (node, offset) = (node.node, node.clock?);
+        Some(ClockOf { node, offset })
+    }
 }
 
 #[derive(Serialize)]
@@ -134,6 +152,7 @@ pub fn run(options: &StatusOptions) -> Result<u8> {
     let nodes = live.map_or_else(Vec::new, |live| live.nodes);
     let status = Status {
         transfers,
+        clocks: nodes.iter().filter_map(ClockOf::of).collect(),
         health: nodes.into_iter().map(OfNode::from).collect(),
         refusal: known.refusal,
         schema: "outlive.status/1",
@@ -196,6 +215,13 @@ fn describe(status: &Status) -> String {
         if health.verdict.is_bad() {
             lines.push(format!("health       node {node} {}", health.words()));
         }
+    }
+    let worst = status.clocks.iter().max_by_key(|it| it.offset.error_ns);
+    if let Some(ClockOf { node, offset }) = worst {
+        let error = show_ms(offset.error_ns as f64 / 1e6);
+        lines.push(format!(
+            "slots        clocks are known to {error} (node {node}) or better"
+        ));
     }
     for transfer in &status.transfers {
         lines.push(format!("transfer     {}", transfer.describe()));
