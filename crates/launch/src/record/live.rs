@@ -104,7 +104,7 @@ pub struct LiveNode {
     #[serde(default)]
     pub transfers: Vec<TransferStatus>,
     /// How the coordinator's clock stands to this node's, where slots go by it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub clock: Option<Offset>,
 }
 
