@@ -64,11 +64,22 @@ def test_no_known_method_is_better(pair: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "was", "now", "said"),
     [
-        ("machine", "count = 1024", "count = 0", "line 5: a machine of 0 nodes"),
+        ("machine", "count = 1024", "count = 0", "line 6: a machine of 0 nodes"),
         ("machine", '"8 years"', '"8"', "line 7: '8' has no unit"),
+        ("machine", "size = 32", 'nodes = ["0-5000"]', "line 14: group rack: node 5000 does not"),
+        ("machine", '"2 GB/s"', '"-2 GB/s"', "is negative"),
+        (
+            "machine",
+            "stride = 32\nwrite",
+            "stride = 300\nwrite",
+            "line 40: sets of 8 nodes, 300 apart",
+        ),
         ("machine", 'servers = "files"', 'servers = "disk"', "not described"),
         ("job", "nodes = 1024", "nodes = 2048", "line 3: a job of 2048 nodes"),
         ("job", '"40 GB"', '"40 PB"', "no level saves it often enough"),
+        ("job", '"4 s"', '"40 years"', "no level saves it often enough"),
+        ("trace", "2001-11-02T00", "2001-10-02T00", "line 4: 2001-10-02T00:00:00Z is before"),
+        ("trace", "2001-11-02T00", "2201-11-02T00", "is over 100 years after the first"),
         ("trace", ",900,", ",1024,", "line 4: node '1024' is none"),
         ("trace", "-07:00", "", "line 3: '2001-10-28T01:30:00' is a local time"),
     ],
@@ -84,6 +95,61 @@ def test_bad_input_is_told_with_line_and_remedy(
     assert done.returncode == 78
     assert "OL-600" in done.stderr and said in done.stderr and "remedy:" in done.stderr
     assert done.stdout == ""
+
+
+LOCAL = """\
+[nodes]
+count = 64
+mtbf = "1 year"
+[[levels]]
+kind = "local"
+write = "2 GB/s"
+read = "4 GB/s"
+"""
+PARTNER = """\
+[[groups]]
+name = "all"
+size = 64
+mtbf = "20 h"
+[[levels]]
+kind = "partner"
+write = "2 GB/s"
+read = "4 GB/s"
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", "no level survives any of these failures: local"),
+        (PARTNER, "none of its levels (local, partner) survives every failure"),
+    ],
+)
+def test_a_machine_that_no_level_survives_is_no_plan(pair: Path, more: str, said: str) -> None:
+    (pair / "machine.toml").write_text(LOCAL + more)
+    (pair / "job.toml").write_text('nodes = 64\nwork = "300 days"\ncheckpoint = "4 GB"\n')
+    done = plan(*FILES, cwd=pair)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert said in done.stderr and "remedy: add a level that" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ('capture = "4 s"', 'capture = "20 h"', "Note: a capture takes 20 h, longer than the"),
+        ('restart = "2 min"', 'restart = "20 h"', "Note: a restart from files takes 20 h"),
+        ('checkpoint = "40 GB"', 'checkpoint = "4 TB"', "Note: a write to files takes 18 h 58 min"),
+    ],
+)
+def test_costs_longer_than_the_machine_lives_are_said(
+    pair: Path, was: str, now: str, said: str
+) -> None:
+    text = (pair / "job.toml").read_text()
+    assert was in text
+    (pair / "job.toml").write_text(text.replace(was, now))
+    done = plan(*FILES, cwd=pair)
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+    assert "would help" in done.stdout or "more often than not" in done.stdout
 
 
 def test_what_is_learned_from_the_first_part_is_tried_on_the_rest(pair: Path) -> None:

@@ -19,6 +19,7 @@ use outlive_planner::lifetime::{Lifetime, Pattern, Question, lifetime};
 use outlive_planner::machine::{self, Job, Level, Machine};
 use outlive_planner::methods::{self, Method};
 use outlive_planner::optimise::{self, Plan, Sensitivity};
+use outlive_planner::spares::InRepair;
 use serde::Serialize;
 
 use crate::output;
@@ -226,6 +227,8 @@ struct Answer<'a> {
     interval_seconds: f64,
     levels: Vec<LevelAnswer<'a>>,
     expected: Expected,
+    /// Null where the machine says nothing of repairs or spares.
+    spares: Option<SparesAnswer>,
     sensitivity: Vec<Saved<'a>>,
     methods: Vec<MethodAnswer<'a>>,
     /// Null without a trace.
@@ -254,6 +257,14 @@ struct Expected {
     lost_seconds: Option<f64>,
     restart_seconds: f64,
     new_beginnings: f64,
+}
+
+#[derive(Serialize)]
+struct SparesAnswer {
+    spares: u32,
+    in_repair: f64,
+    waiting_seconds: Option<f64>,
+    one_more_saves_seconds: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -287,6 +298,20 @@ fn expected(of: &Lifetime) -> Expected {
         restart_seconds: of.restart,
         new_beginnings: of.anew,
     }
+}
+
+fn spares(found: &Found) -> Option<SparesAnswer> {
+    let finite = |value: f64| value.is_finite().then_some(value);
+    let spares = found.machine.nodes.spares?;
+    let repair = InRepair::of(&found.machine, &found.job)?;
+    let waiting = |spares: u32| repair.waiting(found.plan.lifetime.total, spares);
+    let (now, more) = (waiting(spares), waiting(spares.saturating_add(1)));
+    Some(SparesAnswer {
+        spares,
+        in_repair: repair.mean,
+        waiting_seconds: finite(now),
+        one_more_saves_seconds: finite(now - more),
+    })
 }
 
 fn answer<'a>(found: &'a Found, told: Option<&'a trace::Told>) -> Answer<'a> {
@@ -330,6 +355,7 @@ fn answer<'a>(found: &'a Found, told: Option<&'a trace::Told>) -> Answer<'a> {
         interval_seconds: found.plan.pattern.interval,
         levels: found.levels.iter().enumerate().map(level).collect(),
         expected: expected(&found.plan.lifetime),
+        spares: spares(found),
         sensitivity: saved
             .map(|one| Saved {
                 input: &one.input,

@@ -44,8 +44,8 @@ impl Metrics {
     }
 
     /// Writes it; an error that should be told.
-    pub(crate) fn write(&mut self, about: &About<'_>, service: &Service) -> Option<Error> {
-        let written = files::replace(&self.path, text(about, service).as_bytes(), MODE);
+    pub(crate) fn write(&mut self, page: &str) -> Option<Error> {
+        let written = files::replace(&self.path, page.as_bytes(), MODE);
         let before = std::mem::replace(&mut self.failed, written.is_err());
         written.err().filter(|_| !before)
     }
@@ -59,7 +59,8 @@ struct Family<'a> {
     samples: Vec<(Option<&'a Tier>, u64)>,
 }
 
-fn text(about: &About<'_>, service: &Service) -> String {
+/// The page: all numbers of a member.
+pub(crate) fn page(about: &About<'_>, service: &Service) -> String {
     let store = about.store.replace('\\', "\\\\");
     let store = store.replace('"', "\\\"").replace('\n', "\\n");
     let member = about.member;
@@ -214,7 +215,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let mut metrics = Metrics::begin(dir.path()).unwrap();
-        assert!(metrics.write(&about, kept.service()).is_none());
+        assert!(metrics.write(&page(&about, kept.service())).is_none());
         let path = dir.path().join("outlive-coordinator.prom");
         let found = std::fs::read_to_string(&path).unwrap();
         let labels = "{store=\"/a \\\"store\\\"\",member=\"2\"}";
@@ -239,10 +240,10 @@ mod tests {
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        assert!(metrics.write(&about, kept.service()).is_some());
-        assert!(metrics.write(&about, kept.service()).is_none());
+        assert!(metrics.write(&page(&about, kept.service())).is_some());
+        assert!(metrics.write(&page(&about, kept.service())).is_none());
         std::fs::remove_dir(&path).unwrap();
-        assert!(metrics.write(&about, kept.service()).is_none());
+        assert!(metrics.write(&page(&about, kept.service())).is_none());
         assert!(path.is_file());
     }
 }

@@ -12,7 +12,7 @@ use openraft::error::{InitializeError, RaftError};
 use openraft::{Config, ServerState, SnapshotPolicy};
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Ports, Result, Time, count};
 use outlive_control::orders;
-use outlive_control::turns::{Answer, Ask, Batch, Service, Tier, Word};
+use outlive_control::turns::{Answer, Ask, Batch, Doubt, Service, Tier, Word};
 use outlive_launch::coordinator::{self as place, Address, Keys};
 use outlive_launch::files;
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
@@ -22,7 +22,7 @@ use crate::group::{self, Member};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::members::{self, Peers, Wire};
-use crate::metrics::{About, Metrics};
+use crate::metrics::{self, About, Metrics};
 use crate::state::State;
 use crate::{Answers, Raft};
 
@@ -427,46 +427,59 @@ impl Running<'_> {
             members: self.choice.members,
             serves,
         };
-        let service = self.machine.state().kept.service().clone();
-        if let Some(error) = metrics.write(&about, &service) {
+        let page = {
+            let state = self.machine.state();
+            metrics::page(&about, state.kept.service())
+        };
+        // The disk may be slow, and jobs wait for what is agreed on meanwhile.
+        if let Some(error) = metrics.write(&page) {
             (self.said)(&format!("numbers are not written: {error}"));
         }
     }
 
     /// Says of each tier what is known, if that has changed.
-    fn say_tiers(&self, service: &Service) {
+    fn say_tiers(&self, tiers: BTreeMap<Tier, String>) {
         let mut told = self.told.borrow_mut();
-        let mut now = BTreeMap::new();
-        for seen in service.tiers() {
-            let words = seen.words();
-            if told.get(seen.tier) != Some(&words) {
-                (self.said)(&words);
+        for (tier, words) in &tiers {
+            if told.get(tier) != Some(words) {
+                (self.said)(words);
             }
-            now.insert(seen.tier.clone(), words);
         }
-        *told = now;
+        *told = tiers;
     }
 
-    /// Says whose writes are not what they say: once, for what a job says it says again and again.
-    fn say_doubts(&self, service: &Service) {
+    /// Whose writes are not what they say: once, for what a job says it says again and again.
+    fn doubts(&self, service: &Service) -> Vec<String> {
         let mut named = self.named.borrow_mut();
-        for doubt in service.doubts() {
-            if named.insert((doubt.job.clone(), doubt.tier.clone())) {
-                (self.said)(&format!(
-                    "job {}: a write to {} takes {} ms as it says, and its last took {} ms: turns \
-                     go by what its writes take; if that stays so, run it with the version of this \
-                     coordinator, and look what else uses the storage",
-                    doubt.job, doubt.tier, doubt.said_ms, doubt.took_ms
-                ));
-            }
-        }
+        let new = |doubt: Doubt<'_>| {
+            named
+                .insert((doubt.job.clone(), doubt.tier.clone()))
+                .then(|| {
+                    format!(
+                        "job {}: a write to {} takes {} ms as it says, and its last took {} ms: \
+                         turns go by what its writes take; if that stays so, run it with the \
+                         version of this coordinator, and look what else uses the storage",
+                        doubt.job, doubt.tier, doubt.said_ms, doubt.took_ms
+                    )
+                })
+        };
+        service.doubts().filter_map(new).collect()
     }
 
-    /// Says what is known, if it has changed.
+    /// Says what is known, if it has changed. Nothing is written while what is known is held: jobs
+    /// would wait for it.
     fn tell(&self, written: &mut Option<State>) {
-        let service = self.machine.state().kept.service().clone();
-        let state = State::of(&service, self.member.number, self.choice.members);
-        self.say_doubts(&service);
+        let (state, doubts, tiers) = {
+            let known = self.machine.state();
+            let service = known.kept.service();
+            let state = State::of(service, self.member.number, self.choice.members);
+            let tiers = service.tiers();
+            let tiers: BTreeMap<Tier, String> = tiers
+                .map(|seen| (seen.tier.clone(), seen.words()))
+                .collect();
+            (state, self.doubts(service), tiers)
+        };
+        doubts.iter().for_each(|words| (self.said)(words));
         if written.as_ref() == Some(&state) {
             return;
         }
@@ -476,10 +489,10 @@ impl Running<'_> {
         if let Err(error) = text.and_then(|text| files::write_atomic(&path, &text)) {
             tracing::warn!(%error, "state not written");
         }
-        if written.is_none() && service.jobs().next().is_none() {
+        if written.is_none() && !state.has_jobs() {
             (self.said)("no job takes turns yet");
         }
-        self.say_tiers(&service);
+        self.say_tiers(tiers);
         *written = Some(state);
     }
 }

@@ -53,6 +53,10 @@ impl State {
             tiers: service.tiers().map(tier).collect(),
         }
     }
+
+    pub(crate) const fn has_jobs(&self) -> bool {
+        !self.jobs.is_empty()
+    }
 }
 
 fn job(seen: JobSeen<'_>) -> StateJob {

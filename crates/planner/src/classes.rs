@@ -68,6 +68,11 @@ impl Classes {
         }
         sum
     }
+    /// True if level `index` is left after none of the stops.
+    pub fn restores_nothing(&self, index: usize) -> bool {
+        let mut outcomes = self.stops.keys();
+        outcomes.all(|outcome| outcome.survive & (1 << index) == 0)
+    }
     /// Stops per second whose cheapest level left among `levels`, in that order, is each of
     /// them; the last entry counts those that none restores.
     pub fn severities(&self, levels: &[usize]) -> Vec<f64> {

@@ -346,6 +346,9 @@ pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
     let (lifetime, pattern) = both
         .min_by(|a, b| a.0.total.total_cmp(&b.0.total))
         .ok_or_else(|| hopeless(job, all, classes))?;
+    if lifetime.total > ENDLESS * lifetime.work {
+        return Err(endless(job, all, classes, &lifetime));
+    }
     Ok(Plan {
         levels,
         pattern,
@@ -353,9 +356,24 @@ pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
     })
 }
 
+/// A plan under which a job takes so many times its computing is none.
+const ENDLESS: f64 = 1e4;
+
 /// Why no plan makes headway, and what could help.
 fn hopeless(job: &Job, levels: &[Level], classes: &Classes) -> Error {
     let mtbf = 1.0 / classes.total();
+    if (0..levels.len()).all(|level| classes.restores_nothing(level)) {
+        return Error::new(
+            Code::Config,
+            Entity::Job(job.name.clone()),
+            format!(
+                "it is stopped every {} on average, and no level survives any of these failures: {}",
+                crate::units::duration(mtbf),
+                named(levels)
+            ),
+            "add a level that does: a partner, xor or rs against the loss of nodes, shared storage against all",
+        );
+    }
     let fastest = levels
         .iter()
         .map(|level| level.cost + level.background)
@@ -371,6 +389,39 @@ fn hopeless(job: &Job, levels: &[Level], classes: &Classes) -> Error {
         ),
         "use fewer nodes, save fewer bytes per node, or add a level that is faster than the failures",
     )
+}
+
+fn named(levels: &[Level]) -> String {
+    let names: Vec<&str> = levels.iter().map(|level| level.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// Why the best plan is none: the job ends, but nobody waits for that.
+fn endless(job: &Job, levels: &[Level], classes: &Classes, found: &Lifetime) -> Error {
+    let times = found.total / found.work;
+    let often = |times: f64| match times < 1e6 {
+        true => format!("{times:.0}"),
+        false => format!("{times:.0e}"),
+    };
+    let mut reason = format!(
+        "by the best plan it takes {} times as long as its computing",
+        often(times)
+    );
+    let all = (0..levels.len()).all(|level| classes.fails(level).rate > 0.0);
+    let remedy = match all && found.anew >= 1.0 {
+        true => {
+            reason += &format!(
+                ": none of its levels ({}) survives every failure, and it begins anew {} times",
+                named(levels),
+                often(found.anew)
+            );
+            "add a level that survives more, such as one on shared storage, or split the job"
+        }
+        false => {
+            "use fewer nodes, save fewer bytes per node, or add a level that is faster than the failures"
+        }
+    };
+    Error::new(Code::Config, Entity::Job(job.name.clone()), reason, remedy)
 }
 
 /// What a better input is worth.

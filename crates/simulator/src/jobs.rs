@@ -12,6 +12,7 @@
 pub mod failures;
 pub mod grid;
 pub mod shared;
+pub mod spares;
 pub mod steered;
 
 use outlive_planner::classes::Mask;
@@ -20,6 +21,7 @@ use outlive_planner::machine::{Job, Level, Machine, Scheme};
 use outlive_planner::online::{Every, Policy, Seen};
 
 use failures::{Event, Failing, Failures, Source};
+use spares::Pool;
 
 /// What a run took, in seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -32,6 +34,8 @@ pub struct Spent {
     pub checkpoint: f64,
     /// From failures until the program computes again.
     pub restart: f64,
+    /// Until there were nodes enough to restart on.
+    pub waiting: f64,
     /// How often the job was stopped.
     pub stops: u64,
     /// How often it was preempted.
@@ -68,6 +72,12 @@ pub struct JobRun<'a, F, P> {
     failures: F,
     /// From when on writes take so many times as long.
     slower: Option<(f64, f64)>,
+    /// Nodes in repair; none: there is always a spare.
+    pool: Option<Pool>,
+    /// Intervals of one job, after which the next begins.
+    whole: u64,
+    /// From when on, and after how many intervals, is counted.
+    begun: (f64, u64),
     stores: Vec<Store>,
     now: f64,
     done: u64,
@@ -117,6 +127,9 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
             policy,
             failures,
             slower: None,
+            pool: None,
+            whole: u64::MAX,
+            begun: (0.0, 0),
             stores: vec![store; levels.len()],
             now: 0.0,
             done: 0,
@@ -130,6 +143,27 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
         self
     }
 
+    /// Lost nodes are repaired, and there are only so many spares, as the machine says.
+    pub fn with_spares(mut self, machine: &Machine, seed: u64, stream: u64) -> JobRun<'a, F, P> {
+        self.pool = Pool::of(machine, seed, stream);
+        self
+    }
+
+    /// A row of jobs of so many intervals: one that no level restores begins anew, those before it
+    /// stay done.
+    pub fn jobs_of(mut self, intervals: u64) -> JobRun<'a, F, P> {
+        self.whole = intervals.max(1);
+        self
+    }
+
+    /// What happens in the first so many seconds is not counted.
+    pub fn after(mut self, seconds: f64) -> JobRun<'a, F, P> {
+        self.advance(u64::MAX, seconds, false);
+        self.spent = Spent::default();
+        self.begun = (self.now, self.done);
+        self
+    }
+
     fn price(&self, seconds: f64) -> f64 {
         match self.slower {
             Some((at, times)) if self.now >= at => seconds * times,
@@ -137,11 +171,12 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
         }
     }
 
-    /// Until so many intervals of work are done, or so many seconds have passed.
+    /// Until so many intervals of work are done, or that moment is reached.
     pub fn run(mut self, intervals: u64, seconds_max: f64) -> Spent {
-        self.advance(intervals, seconds_max, true);
-        self.spent.total = self.now.min(seconds_max);
-        self.spent.work = self.done as f64 * self.step;
+        let (since, before) = self.begun;
+        self.advance(before.saturating_add(intervals), seconds_max, true);
+        self.spent.total = self.now.min(seconds_max) - since;
+        self.spent.work = self.done.saturating_sub(before) as f64 * self.step;
         self.spent
     }
 
@@ -257,9 +292,19 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
 
     /// True if it stops the job.
     fn happens(&mut self, event: &Event, writing: &mut Vec<usize>) -> bool {
+        let there;
         let (lost, stops): (&[u32], bool) = match event {
             Event::Light => (&[], true),
-            Event::Nodes(nodes) => (nodes, !nodes.is_empty()),
+            Event::Nodes(nodes) => {
+                let lost = match &mut self.pool {
+                    Some(pool) => {
+                        there = pool.lose(self.now, nodes);
+                        &there
+                    }
+                    None => nodes,
+                };
+                (lost, !lost.is_empty())
+            }
             Event::Announced { seconds } => {
                 let at = self.now + seconds;
                 self.policy.see(self.now, Seen::Preempted);
@@ -340,7 +385,15 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
 
     fn recover(&mut self, seconds_max: f64) {
         let begun = self.now;
+        let mut waited = 0.0;
         while self.now < seconds_max {
+            let lacks = self.pool.as_mut().map_or(0.0, |pool| pool.wait(self.now));
+            if lacks > 0.0 {
+                let since = self.now;
+                let _ = self.pass(lacks, &mut Vec::new());
+                waited += self.now - since;
+                continue;
+            }
             let level = self.newest();
             let seconds = level.map_or(self.job.restart, |level| self.levels[level].restart);
             if let Phase::Stopped = self.pass(seconds, &mut Vec::new()) {
@@ -348,7 +401,7 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
             }
             let Some(level) = level else {
                 self.spent.anew += 1;
-                self.done = 0;
+                self.done -= self.done % self.whole;
                 self.restarted(None, 0, 0.0);
                 break;
             };
@@ -367,7 +420,8 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
             self.restarted(Some(level), holds, seconds);
             break;
         }
-        self.spent.restart += self.now - begun;
+        self.spent.waiting += waited;
+        self.spent.restart += self.now - begun - waited;
     }
 
     fn restarted(&mut self, from: Option<usize>, holds: Mask, seconds: f64) {
@@ -403,7 +457,8 @@ pub const RUNS: u64 = 64;
 /// Quantile 0.9995 of Student's t with 63 degrees of freedom.
 const STUDENT: f64 = 3.454;
 
-/// The overhead of a job under a pattern, from [`RUNS`] runs of `intervals` intervals each.
+/// The overhead of jobs under a pattern, one after the other, from [`RUNS`] runs of `intervals`
+/// intervals each.
 pub fn estimate(
     machine: &Machine,
     job: &Job,
@@ -414,14 +469,18 @@ pub fn estimate(
 ) -> Estimate {
     let mut sum = Spent::default();
     let mut overheads = Vec::new();
+    // As the analysis has it: where all is lost, one job's work is, however long the run.
+    let whole = (job.work / pattern.interval).round() as u64;
     for run in 0..RUNS {
         let failures = Failures::new(Source::new(machine, job.nodes), seed, run);
-        let spent = JobRun::new(job, levels, pattern, failures).run(intervals, f64::INFINITY);
+        let jobs = JobRun::new(job, levels, pattern, failures).jobs_of(whole);
+        let spent = jobs.run(intervals, f64::INFINITY);
         overheads.push(spent.overhead());
         sum.total += spent.total;
         sum.work += spent.work;
         sum.checkpoint += spent.checkpoint;
         sum.restart += spent.restart;
+        sum.waiting += spent.waiting;
         sum.stops += spent.stops;
         sum.anew += spent.anew;
     }

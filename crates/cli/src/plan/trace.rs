@@ -26,6 +26,8 @@ const TRACE_BYTES_MAX: u64 = 1 << 30;
 const WINDOW: f64 = 86_400.0;
 /// Failures on neighbouring nodes within this time count as pairs.
 const CLOSE: f64 = 600.0;
+/// No longer records: a mistaken moment, not a machine's life. A hundred years.
+const RECORD_MAX: f64 = 100.0 * 31_557_600.0;
 /// A record of failures.
 #[derive(Debug)]
 pub(super) struct Trace {
@@ -67,6 +69,18 @@ fn parse(text: &str, file: &str, nodes: u32) -> Result<Trace> {
     let mut failures: Vec<(f64, u32, bool, Option<f64>)> = Vec::new();
     for (line, row) in lines.filter(|(_, row)| !row.is_empty()) {
         let cells: Vec<&str> = row.split(',').map(str::trim).collect();
+        if cells.len() > names.len() {
+            let seen = format!(
+                "{} cells, and the header names {}",
+                cells.len(),
+                names.len()
+            );
+            return Err(refuse(
+                line,
+                seen,
+                "give each cell its name in the header, or remove it",
+            ));
+        }
         let cell = |at: Option<usize>| at.and_then(|at| cells.get(at)).copied().unwrap_or_default();
         let at = |text: &str| moment(text).map_err(|(seen, remedy)| refuse(line, seen, remedy));
         let began = at(cell(Some(start)))?;
@@ -89,16 +103,21 @@ fn parse(text: &str, file: &str, nodes: u32) -> Result<Trace> {
             let seen = format!("{} is before the line above", cell(Some(start)));
             return Err(refuse(line, seen, "sort the lines by their start"));
         }
+        if failures
+            .first()
+            .is_some_and(|first| began - first.0 > RECORD_MAX)
+        {
+            let seen = format!("{} is over 100 years after the first", cell(Some(start)));
+            let remedy = "write all moments in the same way: with their date, or in seconds from one beginning";
+            return Err(refuse(line, seen, remedy));
+        }
         let down = match cell(end) {
             "" => None,
             text => Some(at(text)? - began),
         };
-        if down.is_some_and(|down| down < 0.0) {
-            return Err(refuse(
-                line,
-                "it ends before it starts".into(),
-                "give the end of the repair",
-            ));
+        if down.is_some_and(|down| !(0.0..=RECORD_MAX).contains(&down)) {
+            let seen = "it ends before it starts, or over 100 years later".into();
+            return Err(refuse(line, seen, "give the end of the repair"));
         }
         let fatal = match cell(kind) {
             "" | "fatal" => true,
@@ -118,6 +137,10 @@ fn parse(text: &str, file: &str, nodes: u32) -> Result<Trace> {
         return Err(refuse(1, seen, "give a record of at least 2"));
     }
     let first = failures[0].0;
+    if failures.last().is_some_and(|last| last.0 <= first) {
+        let seen = "all failures are at one moment".into();
+        return Err(refuse(2, seen, "give a record of some time"));
+    }
     failures.iter_mut().for_each(|failure| failure.0 -= first);
     Ok(Trace { failures })
 }
@@ -341,6 +364,22 @@ mod tests {
             (
                 "start,node\n10/28/2001 1:30,1\n",
                 "line 2: '10/28/2001 1:30' is no time",
+            ),
+            (
+                "start,node\n100,1\n9000000000000,1\n",
+                "line 3: 9000000000000 is over 100 years after the first",
+            ),
+            (
+                "start,node,end\n1,1,9e12\n2,1,\n",
+                "line 2: it ends before it starts, or over 100 years later",
+            ),
+            (
+                "start,node\n1,1,light\n2,1\n",
+                "line 2: 3 cells, and the header names 2",
+            ),
+            (
+                "start,node\n7,1\n7,2\n",
+                "line 2: all failures are at one moment",
             ),
             (
                 "start,node\n5,9\n",

@@ -191,11 +191,12 @@ fn what_fails(found: &Found, out: &mut String) {
             false => "none".into(),
         };
         if fails.error > 0.0 {
-            let _ = write!(
-                said,
-                " (estimated, +- {:.1} %)",
-                100.0 * fails.error / fails.rate
-            );
+            let error = 100.0 * fails.error / fails.rate;
+            let error = match error < 0.1 {
+                true => format!("{error:.1e}"),
+                false => format!("{error:.1}"),
+            };
+            let _ = write!(said, " (estimated, +- {error} %)");
         }
         rows.push(vec![
             format!("  by {}", level.name),
@@ -206,29 +207,62 @@ fn what_fails(found: &Found, out: &mut String) {
     let _ = writeln!(out, "{}\n", output::table(&rows));
 }
 
-/// Whether a lost node finds a spare, and what one more is worth.
+/// Whether the job waits for nodes, and what one more spare is worth.
 fn what_is_spare(found: &Found, out: &mut String) {
     let Some(repair) = InRepair::of(&found.machine, &found.job) else {
         return;
     };
     let _ = write!(out, "On average {:.2} nodes are in repair", repair.mean);
     if let Some(spares) = found.machine.nodes.spares {
-        let none = |spares: u32| percent(repair.none_left(spares), 1.0);
-        let _ = write!(
-            out,
-            "; a lost node finds no spare in {} of the cases with {spares}, in {} with one more",
-            none(spares),
-            none(spares.saturating_add(1))
-        );
+        let waiting = |spares: u32| repair.waiting(found.plan.lifetime.total, spares);
+        let now = waiting(spares);
+        let saves = now - waiting(spares.saturating_add(1));
+        let _ = match now.is_finite() {
+            true => write!(
+                out,
+                ": with {} the job waits for nodes for {} besides, {} of its time; one more saves {}",
+                spares_of(spares),
+                duration(now),
+                percent(repair.waits(spares), 1.0),
+                duration(saves)
+            ),
+            false => write!(
+                out,
+                ": with {} it never has all its nodes",
+                spares_of(spares)
+            ),
+        };
     }
     out.push_str(".\n\n");
+}
+
+fn spares_of(count: u32) -> String {
+    match count {
+        0 => "no spare".into(),
+        1 => "1 spare".into(),
+        count => format!("{count} spares"),
+    }
 }
 
 /// What should make a person look again.
 fn what_is_odd(found: &Found, out: &mut String) {
     let mtbf = 1.0 / found.classes.total();
     let mut odd = Vec::new();
-    for level in &found.levels {
+    let capture = found.job.capture;
+    if capture > mtbf {
+        odd.push(format!(
+            "a capture takes {}, longer than the {} between failures: fewer bytes, faster memory or fewer nodes would help",
+            duration(capture),
+            duration(mtbf)
+        ));
+    }
+    for (place, level) in found.levels.iter().enumerate() {
+        if found.classes.restores_nothing(place) {
+            odd.push(format!(
+                "{} survives no failure of this machine: leave it out, or describe the failures that it is for (light-mtbf)",
+                level.name
+            ));
+        }
         let (write, name) = (level.cost + level.background, &level.name);
         if write > mtbf {
             odd.push(format!(
@@ -379,6 +413,8 @@ mod tests {
             "Expected: ",
             "checkpoints",
             "A failure stops the job every",
+            "with 4 spares the job waits for nodes for ",
+            "; one more saves ",
             "What would help most:",
             "Moody et al. (SCR), SC 2010",
             "Left out: Herault et al.",
@@ -445,5 +481,18 @@ mod tests {
         let said = describe(&found(&slow, JOB));
         assert!(said.contains("Note: a write to files takes"), "{said}");
         assert!(said.contains("longer than the"), "{said}");
+        // Whatever it is that takes longer than the machine lives, and levels that are of no use.
+        let slow = JOB.replace("capture = \"4 s\"", "capture = \"20 h\"");
+        let said = describe(&found(MACHINE, &slow));
+        assert!(
+            said.contains("Note: a capture takes 20 h, longer"),
+            "{said}"
+        );
+        let slow = JOB.replace("restart = \"2 min\"", "restart = \"20 h\"");
+        let said = describe(&found(MACHINE, &slow));
+        assert!(said.contains("a restart from files takes 20 h"), "{said}");
+        let never = MACHINE.replace("light-mtbf = \"2 years\"", "");
+        let said = describe(&found(&never, JOB));
+        assert!(said.contains("Note: local survives no failure"), "{said}");
     }
 }

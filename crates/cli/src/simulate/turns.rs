@@ -17,6 +17,9 @@ pub struct TurnsOptions {
     #[arg(long, value_name = "NUMBER", conflicts_with = "mixes",
           value_parser = clap::value_parser!(u64).range(0..=u64::MAX - 1))]
     mix: Option<u64>,
+    /// Tiers of storage to which the jobs of a random mix write, each kind of them to one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
+    tiers: u8,
     /// Runs of each mix, with and without a coordinator
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     runs: u64,
@@ -64,6 +67,8 @@ struct Answer {
     schema: &'static str,
     seed: u64,
     failures: u64,
+    /// Of random mixes.
+    tiers: u8,
     runs: u64,
     days: u32,
     mixes: Vec<MixAnswer>,
@@ -174,7 +179,11 @@ pub fn run(options: &TurnsOptions) -> Result<u8> {
         None => 0..options.mixes,
     };
     let random = |number: u64| {
-        let one = answer(&mixes::random(options.seed, number), None, options);
+        let one = answer(
+            &mixes::random(options.seed, number, usize::from(options.tiers)),
+            None,
+            options,
+        );
         RandomAnswer {
             number,
             overhead_alone: one.overhead_alone,
@@ -190,6 +199,7 @@ pub fn run(options: &TurnsOptions) -> Result<u8> {
         schema: "outlive.simulate.turns/1",
         seed: options.seed,
         failures: options.failures.unwrap_or(options.seed),
+        tiers: options.tiers,
         runs: options.runs,
         days: options.days,
         mixes: match options.mix {

@@ -466,10 +466,12 @@ fn who_is_put_off_is_not_blocked_more_often() {
             });
         }
     }
-    assert!(answers >= 8, "{answers}");
     // As often as memory wants by itself, at most, and one more.
     let own = every(&mut steering, now, 0).map_or(0.0, |seconds| lasts / seconds);
-    assert!(taken as f64 <= own + 1.0, "{taken}, {own} by itself");
+    let most = own + 1.0;
+    assert!(taken as f64 <= most, "{taken}, {own} by itself");
+    // A version for each answer would be many more, so it would be noticed.
+    assert!(f64::from(answers) > 2.0 * most, "{answers} answers, {own}");
 }
 
 #[test]

@@ -197,17 +197,22 @@ fn what_has_room_side_by_side_is_not_moved_apart() {
     assert!(moved(&starts(4)) > 10.0, "{:?}", starts(4));
 }
 
+/// Not beside large jobs, nor beside such as say that they are the largest there can be.
 #[test]
 fn none_starves() {
+    for nodes in [2_000.0, f64::from(u32::MAX)] {
+        assert_none_starves_beside(nodes);
+    }
+}
+
+fn assert_none_starves_beside(nodes: f64) {
     let mut turns = Coordinator::default();
     let small = size(1.0, 1e5, 100.0);
     turns.join(0.0, 0, small).expect("good");
     for job in 1..=12 {
-        turns
-            .join(0.0, job, size(2_000.0, 4e3, 30.0))
-            .expect("good");
+        turns.join(0.0, job, size(nodes, 4e3, 30.0)).expect("good");
     }
-    let mut sizes = vec![size(2_000.0, 4e3, 30.0); 12];
+    let mut sizes = vec![size(nodes, 4e3, 30.0); 12];
     sizes.push(small);
     let period = periods(&sizes).0[12];
     let (mut now, mut last, mut served) = (0.0, 0.0, 0);

@@ -122,6 +122,23 @@ impl Source<'_> {
             .filter(|&&b| b == b'\n')
             .count()
     }
+    /// Where a key of the table that begins at `at` stands; `at` itself where it is not found, as in
+    /// a table of one line, or one that lacks it.
+    fn key(&self, at: usize, key: &str) -> usize {
+        let mut place = at;
+        for (number, line) in self.text[at..].split_inclusive('\n').enumerate() {
+            let begun = line.trim_start();
+            if number > 0 && begun.starts_with('[') {
+                break;
+            }
+            let rest = begun.strip_prefix(key).map(str::trim_start);
+            if rest.is_some_and(|rest| rest.starts_with('=')) {
+                return place;
+            }
+            place += line.len();
+        }
+        at
+    }
     fn error(&self, at: usize, seen: &str, remedy: &str) -> Error {
         let reason = format!("line {}: {seen}", self.line(at));
         Error::new(Code::Config, Entity::File(self.file.into()), reason, remedy)
@@ -133,23 +150,34 @@ impl Source<'_> {
         toml::from_str(self.text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let message = error.message().trim();
-            let known = "see docs/how-to/plan.md for what may stand there";
+            let known = match message.starts_with("invalid value: integer") {
+                true => "give a whole number of at least 0",
+                false => "see docs/how-to/plan.md for what may stand there",
+            };
             let (seen, remedy) = message.split_once(REMEDY).unwrap_or((message, known));
             self.error(at, &seen.replace('\n', " "), remedy)
         })
     }
-    fn life(&self, at: usize, what: &str, mtbf: Seconds, shape: Option<f64>) -> Result<Life> {
+    /// `light`: before the names of the keys.
+    fn life(
+        &self,
+        at: usize,
+        what: &str,
+        (mtbf, shape): (Seconds, Option<f64>),
+        light: &str,
+    ) -> Result<Life> {
         let shape = shape.unwrap_or(1.0);
         if mtbf.0 <= 0.0 {
             let seen = format!("{what}: an MTBF of 0");
             return self.refuse(
-                at,
+                self.key(at, &format!("{light}mtbf")),
                 seen,
                 "give the mean time between failures of one of them, or leave it out",
             );
         }
         if !(0.2..=10.0).contains(&shape) {
             let seen = format!("{what}: a Weibull shape of {shape}");
+            let at = self.key(at, &format!("{light}shape"));
             return self.refuse(at, seen, "give a shape from 0.2 to 10; 1 is exponential, machines in service have 0.7 to 0.8");
         }
         Ok(Life {
@@ -178,20 +206,20 @@ pub fn machine(text: &str, file: &str) -> Result<Machine> {
         let (at, text) = (text.span().start, text.get_ref());
         if text.count == 0 {
             return source.refuse(
-                at,
+                source.key(at, "count"),
                 format!("servers {}: a count of 0", text.name),
                 "give at least 1, or remove the entry",
             );
         }
         if servers.iter().any(|other| other.name == text.name) {
             return source.refuse(
-                at,
+                source.key(at, "name"),
                 format!("two entries of servers are called {}", text.name),
                 "give each its own name",
             );
         }
         let life = match text.mtbf {
-            Some(mtbf) => Some(source.life(at, &text.name, mtbf, text.shape)?),
+            Some(mtbf) => Some(source.life(at, &text.name, (mtbf, text.shape), "")?),
             None => None,
         };
         let (name, count, stops_jobs) = (text.name.clone(), text.count, text.stops_jobs);
@@ -207,7 +235,7 @@ pub fn machine(text: &str, file: &str) -> Result<Machine> {
         let level = level(&source, text, nodes.count, &servers)?;
         if levels.iter().any(|other| other.name == level.name) {
             return source.refuse(
-                text.span().start,
+                source.key(text.span().start, "name"),
                 format!("two levels are called {}", level.name),
                 "give each its own name",
             );
@@ -243,19 +271,19 @@ fn nodes(source: &Source, text: &Spanned<NodesText>) -> Result<Nodes> {
     let (at, text) = (text.span().start, text.get_ref());
     if text.count == 0 || text.count > NODES_MAX {
         return source.refuse(
-            at,
+            source.key(at, "count"),
             format!("a machine of {} nodes", text.count),
             "give a count from 1 to 4000000",
         );
     }
-    let life = |what, mtbf: Option<Seconds>, shape| {
-        mtbf.map(|mtbf| source.life(at, what, mtbf, shape))
+    let life = |what, mtbf: Option<Seconds>, shape, light| {
+        mtbf.map(|mtbf| source.life(at, what, (mtbf, shape), light))
             .transpose()
     };
     let repair = match &text.repair {
         Some(repair) if repair.median.0 <= 0.0 || !(0.0..=5.0).contains(&repair.sigma) => {
             return source.refuse(
-                at,
+                source.key(at, "repair"),
                 "a repair that cannot be",
                 "give a median above 0 and a sigma from 0 to 5",
             );
@@ -267,15 +295,15 @@ fn nodes(source: &Source, text: &Spanned<NodesText>) -> Result<Nodes> {
     };
     if text.spares.is_some() && repair.is_none() {
         return source.refuse(
-            at,
+            source.key(at, "spares"),
             "spares without a time of repair",
             "give repair = { median = \"2 h\", sigma = 1.3 }, or leave spares out",
         );
     }
     Ok(Nodes {
         count: text.count,
-        fatal: life("nodes", text.mtbf, text.shape)?,
-        light: life("light faults", text.light_mtbf, text.light_shape)?,
+        fatal: life("nodes", text.mtbf, text.shape, "")?,
+        light: life("light faults", text.light_mtbf, text.light_shape, "light-")?,
         repair,
         spares: text.spares,
     })
@@ -284,11 +312,11 @@ fn nodes(source: &Source, text: &Spanned<NodesText>) -> Result<Nodes> {
 fn group(source: &Source, text: &Spanned<GroupText>, count: u32) -> Result<Group> {
     let (at, text) = (text.span().start, text.get_ref());
     let name = &text.name;
-    let life = source.life(at, &format!("group {name}"), text.mtbf, text.shape)?;
+    let life = source.life(at, &format!("group {name}"), (text.mtbf, text.shape), "")?;
     let hits = text.hits.unwrap_or(1.0);
     if !(hits > 0.0 && hits <= 1.0) {
         return source.refuse(
-            at,
+            source.key(at, "hits"),
             format!("group {name}: hits = {hits}"),
             "give the share of members that an event takes, above 0 and at most 1",
         );
@@ -302,7 +330,7 @@ fn group(source: &Source, text: &Spanned<GroupText>, count: u32) -> Result<Group
                     outlive_base::count(count, "node")
                 );
                 return source.refuse(
-                    at,
+                    source.key(at, "size"),
                     seen,
                     "give a size from 1 to the number of nodes and a stride of at least 1",
                 );
@@ -311,6 +339,7 @@ fn group(source: &Source, text: &Spanned<GroupText>, count: u32) -> Result<Group
         }
         (Some(ranges), None) => {
             let mut these = Vec::new();
+            let at = source.key(at, "nodes");
             for range in ranges {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
                 match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
@@ -372,6 +401,7 @@ fn scheme(
                     "a partner {} away, of {count}",
                     outlive_base::count(distance, "node")
                 );
+                let at = source.key(at, "distance");
                 return source.refuse(at, seen, "give a distance from 1 to one below the number of nodes: a node that is its own partner survives nothing");
             }
             Ok(Scheme::Partner { distance })
@@ -383,12 +413,26 @@ fn scheme(
                 LevelKind::Xor => 1,
                 _ => text.parity.unwrap_or(2),
             };
+            let fits = u64::from(size.max(1) - 1) * u64::from(stride) < u64::from(count);
             if parity == 0 || size <= parity || stride == 0 || size > count {
                 let seen = format!(
                     "sets of {}, {stride} apart, with parity for {parity}",
                     outlive_base::count(size, "node")
                 );
+                let at = source.key(at, "group");
                 return source.refuse(at, seen, "give group above parity and at most the number of nodes, parity and stride at least 1");
+            }
+            if !fits {
+                let seen = format!(
+                    "sets of {size} nodes, {stride} apart, on {}: none is whole",
+                    outlive_base::count(count, "node")
+                );
+                let at = source.key(at, "stride");
+                return source.refuse(
+                    at,
+                    seen,
+                    "give a smaller stride or group: a set of too few nodes survives nothing",
+                );
             }
             Ok(Scheme::Erasure {
                 layout: Layout { size, stride },
@@ -400,7 +444,7 @@ fn scheme(
             let Some(servers) = servers.iter().position(|s| s.name == name) else {
                 let seen = format!("a shared level on servers '{name}', which are not described");
                 return source.refuse(
-                    at,
+                    source.key(at, "servers"),
                     seen,
                     "add [[servers]] with that name, or name one that is there",
                 );
@@ -435,7 +479,7 @@ fn level(
     let read = price(text.restart, text.read, "restart and read")?;
     if write == Price::Fixed(0.0) {
         return source.refuse(
-            at,
+            source.key(at, "cost"),
             "a level that costs nothing",
             "give the time that a checkpoint at it takes",
         );
@@ -493,7 +537,11 @@ pub fn job(text: &str, file: &str, machine: &Machine) -> Result<Job> {
     for level in &machine.levels {
         let fits = match level.scheme {
             Scheme::Partner { distance } => distance < nodes,
-            Scheme::Erasure { layout, .. } => layout.size <= nodes,
+            // The first set has more members than it may lose.
+            Scheme::Erasure { layout, parity } => {
+                layout.size <= nodes
+                    && u64::from(parity) * u64::from(layout.stride) < u64::from(nodes)
+            }
             Scheme::Local | Scheme::Shared { .. } => true,
         };
         if !fits {

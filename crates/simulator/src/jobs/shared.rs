@@ -1,5 +1,8 @@
-//! Several jobs on one file system: a queue, nodes that fail, and bandwidth that is shared
+//! Several jobs on shared storage: a queue, nodes that fail, and bandwidth that is shared
 //! fairly by those who write and read at a time.
+//!
+//! Storage is one tier or several, as two file systems are: each job writes to one, each has a
+//! bandwidth of its own, and [`Turns`] of its own, as the coordinator keeps them.
 //!
 //! A job computes; when the planner's [`Turns`] say so, it stops to write; what it computed
 //! since its last write is lost when one of its nodes fails, then it is down for its restart,
@@ -30,6 +33,8 @@ pub struct JobKind {
     pub restart: f64,
     /// Weight in the queue: how often it comes.
     pub weight: f64,
+    /// The tier to which it writes: its place in [`Mix::tiers`].
+    pub tier: usize,
 }
 
 /// A platform and what runs on it.
@@ -39,8 +44,8 @@ pub struct Mix {
     pub name: String,
     /// Nodes.
     pub nodes: f64,
-    /// Bytes per second of the storage.
-    pub bandwidth: f64,
+    /// Bytes per second of each tier of storage.
+    pub tiers: Vec<f64>,
     /// Seconds between two failures of a node.
     pub mtbf: f64,
     /// Kinds of jobs.
@@ -106,7 +111,8 @@ const NOTHING: f64 = 1e-9;
 /// A run.
 pub struct Platform<'a, T> {
     mix: &'a Mix,
-    turns: T,
+    /// Of each tier.
+    turns: Vec<T>,
     running: Vec<Running>,
     /// Kinds of the next jobs of the queue, and the source of more.
     queue: Vec<usize>,
@@ -133,12 +139,19 @@ fn exponential(random: &mut Sequence, mean: f64) -> f64 {
     -mean * libm::log(unit(random))
 }
 
-impl<'a, T: Turns> Platform<'a, T> {
+impl Mix {
+    /// Bytes per second that a job of this kind can have alone.
+    fn speed(&self, kind: &JobKind) -> f64 {
+        kind.speed.min(self.tiers[kind.tier])
+    }
+}
+
+impl<'a, T: Turns + Default> Platform<'a, T> {
     /// An empty platform.
-    pub fn new(mix: &'a Mix, turns: T, seed: u64) -> Platform<'a, T> {
+    pub fn new(mix: &'a Mix, seed: u64) -> Platform<'a, T> {
         Platform {
             mix,
-            turns,
+            turns: mix.tiers.iter().map(|_| T::default()).collect(),
             running: Vec::new(),
             queue: Vec::new(),
             next_id: 1,
@@ -152,8 +165,8 @@ impl<'a, T: Turns> Platform<'a, T> {
     }
 
     /// A platform on which so many jobs of each kind run for ever, and no others.
-    pub fn steady(mix: &'a Mix, counts: &[u32], turns: T, seed: u64) -> Platform<'a, T> {
-        let mut platform = Platform::new(mix, turns, seed);
+    pub fn steady(mix: &'a Mix, counts: &[u32], seed: u64) -> Platform<'a, T> {
+        let mut platform = Platform::new(mix, seed);
         platform.closed = true;
         for (kind, &count) in counts.iter().enumerate() {
             for _ in 0..count {
@@ -208,12 +221,12 @@ impl<'a, T: Turns> Platform<'a, T> {
         self.free -= of.nodes;
         let mut random = Sequence::new(self.seed, id);
         let mtbf = self.mix.mtbf / of.nodes;
-        let speed = of.speed.min(self.mix.bandwidth);
+        let speed = self.mix.speed(of);
         let size = Size {
             nodes: of.nodes,
             mtbf,
             write: of.bytes / speed,
-            share: (speed / self.mix.bandwidth).min(1.0),
+            share: (speed / self.mix.tiers[of.tier]).min(1.0),
             background: false,
         };
         // The first ones are met somewhere in their middle and of an interval: what they
@@ -228,8 +241,9 @@ impl<'a, T: Turns> Platform<'a, T> {
         };
         let fails_at = self.now + exponential(&mut random, mtbf);
         // Those that the coordinator has no room for would go on without a turn.
-        let _ = self.turns.join(self.now, id, size);
-        self.turns.resumed(self.now - before, id);
+        let turns = &mut self.turns[of.tier];
+        let _ = turns.join(self.now, id, size);
+        turns.resumed(self.now - before, id);
         self.used.work -= before * of.nodes;
         self.running.push(Running {
             id,
@@ -244,25 +258,32 @@ impl<'a, T: Turns> Platform<'a, T> {
         });
     }
 
-    /// Bytes per second of each job that writes or reads: fair, up to its own speed.
+    /// Bytes per second of each job that writes or reads: fair on each tier, up to its own speed.
     fn rates(&self) -> Vec<f64> {
         let mut rates = vec![0.0; self.running.len()];
+        let kind = |at: usize| &self.mix.kinds[self.running[at].kind];
         let moving = |running: &Running| matches!(running.phase, Phase::Write(_) | Phase::Read(_));
-        let mut open: Vec<usize> = (0..rates.len())
-            .filter(|&at| moving(&self.running[at]))
-            .collect();
-        let mut left = self.mix.bandwidth;
-        open.sort_by(|&a, &b| {
-            let speed = |at: usize| self.mix.kinds[self.running[at].kind].speed;
-            speed(a).total_cmp(&speed(b)).then(a.cmp(&b))
-        });
-        // The slowest first: what it cannot take the others share.
-        for (place, &at) in open.iter().enumerate() {
-            let fair = left / (open.len() - place) as f64;
-            rates[at] = fair.min(self.mix.kinds[self.running[at].kind].speed);
-            left -= rates[at];
+        for (tier, bandwidth) in self.mix.tiers.iter().enumerate() {
+            let mut open: Vec<usize> = (0..rates.len())
+                .filter(|&at| moving(&self.running[at]) && kind(at).tier == tier)
+                .collect();
+            let mut left = *bandwidth;
+            open.sort_by(|&a, &b| kind(a).speed.total_cmp(&kind(b).speed).then(a.cmp(&b)));
+            // The slowest first: what it cannot take the others share.
+            for (place, &at) in open.iter().enumerate() {
+                let fair = left / (open.len() - place) as f64;
+                rates[at] = fair.min(kind(at).speed);
+                left -= rates[at];
+            }
         }
         rates
+    }
+
+    /// The next turn on any tier: its job, and when.
+    fn next_turn(&mut self) -> Option<(u64, f64)> {
+        let now = self.now;
+        let turns = self.turns.iter_mut().filter_map(|turns| turns.next(now));
+        turns.min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     fn next_at(&mut self) -> f64 {
@@ -276,10 +297,7 @@ impl<'a, T: Turns> Platform<'a, T> {
             };
             next = next.min(ends).min(running.fails_at);
         }
-        let turn = self
-            .turns
-            .next(self.now)
-            .map_or(f64::INFINITY, |(_, at)| at);
+        let turn = self.next_turn().map_or(f64::INFINITY, |(_, at)| at);
         next.min(turn).max(self.now)
     }
 
@@ -310,8 +328,9 @@ impl<'a, T: Turns> Platform<'a, T> {
             match self.change(place) {
                 true => {
                     let over = self.running.remove(place);
-                    let nodes = self.mix.kinds[over.kind].nodes;
-                    self.turns.leave(over.id);
+                    let kind = &self.mix.kinds[over.kind];
+                    let nodes = kind.nodes;
+                    self.turns[kind.tier].leave(over.id);
                     self.used.work += over.work * nodes;
                     self.free += nodes;
                     ended = true;
@@ -322,7 +341,7 @@ impl<'a, T: Turns> Platform<'a, T> {
         if ended {
             self.fill();
         }
-        while let Some((id, at)) = self.turns.next(self.now) {
+        while let Some((id, at)) = self.next_turn() {
             if at > self.now {
                 break;
             }
@@ -341,7 +360,7 @@ impl<'a, T: Turns> Platform<'a, T> {
             running.done = running.saved;
             running.phase = Phase::Down(self.now + kind.restart);
             self.used.failures += 1;
-            self.turns.paused(self.now, running.id);
+            self.turns[kind.tier].paused(self.now, running.id);
             return false;
         }
         match running.phase {
@@ -351,7 +370,7 @@ impl<'a, T: Turns> Platform<'a, T> {
                 running.phase = Phase::Compute;
                 running.wrote_at = self.now;
                 self.used.writes += 1;
-                self.turns.ended(self.now, running.id);
+                self.turns[kind.tier].ended(self.now, running.id);
             }
             Phase::Down(until) if until <= self.now => {
                 running.phase = match running.saved > 0.0 {
@@ -366,16 +385,16 @@ impl<'a, T: Turns> Platform<'a, T> {
         {
             running.phase = Phase::Compute;
             running.wrote_at = self.now;
-            self.turns.resumed(self.now, running.id);
+            self.turns[kind.tier].resumed(self.now, running.id);
         }
         false
     }
 
     fn begin(&mut self, id: u64) {
-        self.turns.began(self.now, id);
         if let Some(running) = self.running.iter_mut().find(|running| running.id == id) {
             let kind = &self.mix.kinds[running.kind];
-            let speed = kind.speed.min(self.mix.bandwidth);
+            self.turns[kind.tier].began(self.now, id);
+            let speed = self.mix.speed(kind);
             let alone = (2.0 * kind.bytes / speed * self.mix.mtbf / kind.nodes).sqrt();
             self.used.longest = self.used.longest.max((self.now - running.wrote_at) / alone);
             running.phase = Phase::Write(kind.bytes);

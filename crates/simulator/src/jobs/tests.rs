@@ -1,5 +1,7 @@
 use outlive_base::rng;
+use outlive_planner::classes::classes;
 use outlive_planner::interval::Costs;
+use outlive_planner::lifetime::{Question, lifetime};
 use outlive_planner::machine;
 
 use super::grid::cases;
@@ -85,6 +87,36 @@ fn one_level_is_dalys_formula() {
     );
     let parts = found.sum.total - found.sum.work - found.sum.checkpoint - found.sum.restart;
     assert!(parts > 0.0, "computing that was lost");
+}
+
+/// Where no level survives, what is lost is the job so far, not the jobs that ended before it in the
+/// same run: that would never end.
+#[test]
+fn a_job_that_begins_anew_loses_itself_alone() {
+    let seed = outlive_base::seed!();
+    let text = "[nodes]\ncount = 10\nlight-mtbf = \"20000 s\"\n\
+        [[groups]]\nname = \"all\"\nsize = 10\nmtbf = \"20000 s\"\n\
+        [[levels]]\nkind = \"partner\"\ncost = \"20 s\"\nrestart = \"50 s\"";
+    let machine = machine::machine(text, "m").expect("good");
+    let job = "nodes = 10\nwork = \"2 h\"\ncheckpoint = \"1 GB\"\nrestart = \"30 s\"";
+    let job = machine::job(job, "j", &machine).expect("good");
+    let levels = machine::priced(&machine, &job);
+    let pattern = Pattern {
+        interval: 180.0,
+        multiples: vec![1],
+    };
+    let classes = classes(&machine, &job, &levels, seed);
+    let question = Question::new(&job, &levels, &classes, &[0]);
+    let expected = lifetime(&question, &pattern).expect("it ends");
+    assert!(expected.anew > 0.3, "{expected:?}");
+    // A hundred jobs in each run.
+    let found = estimate(&machine, &job, &levels, &pattern, 4_000, seed);
+    assert!(found.sum.anew > 64 * 20, "{found:?}");
+    let want = expected.overhead();
+    assert!(
+        (found.overhead - want).abs() < 6.0 * found.error,
+        "seed {seed}: {found:?}, not {want}"
+    );
 }
 
 #[test]

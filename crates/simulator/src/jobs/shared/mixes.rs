@@ -23,11 +23,12 @@ pub fn cielo(bandwidth: f64, years: f64) -> Mix {
         restart: 60.0,
         // Jobs at a time, by how long each takes.
         weight: jobs / hours,
+        tier: 0,
     };
     Mix {
         name: format!("Cielo, {bandwidth} GB/s, a node fails in {years} years"),
         nodes: 17_784.0,
-        bandwidth: bandwidth * 1e9,
+        tiers: vec![bandwidth * 1e9],
         mtbf: years * YEAR,
         kinds: vec![
             kind(8.166_648_934_072_823, 1024.0, 1310.72, 262.4),
@@ -38,7 +39,7 @@ pub fn cielo(bandwidth: f64, years: f64) -> Mix {
     }
 }
 
-/// The least waste of so many jobs of each kind, by Herault et al.
+/// The least waste of so many jobs of each kind on one tier, by Herault et al.
 pub fn bound(mix: &Mix, counts: &[u32]) -> f64 {
     let used: f64 = counts
         .iter()
@@ -46,7 +47,7 @@ pub fn bound(mix: &Mix, counts: &[u32]) -> f64 {
         .map(|(&n, kind)| f64::from(n) * kind.nodes)
         .sum();
     let class = |(&jobs, kind): (&u32, &JobKind)| {
-        let cost = kind.bytes / kind.speed.min(mix.bandwidth);
+        let cost = kind.bytes / mix.speed(kind);
         JobClass {
             jobs: f64::from(jobs),
             nodes: kind.nodes,
@@ -59,8 +60,9 @@ pub fn bound(mix: &Mix, counts: &[u32]) -> f64 {
 }
 
 /// A mix that is drawn: 2 to 6 kinds, from storage that is hardly used to storage that is
-/// busy half of the time and more.
-pub fn random(seed: u64, number: u64) -> Mix {
+/// busy half of the time and more. With several tiers the kinds write to one after the other, and
+/// each has the bandwidth.
+pub fn random(seed: u64, number: u64, tiers: usize) -> Mix {
     let mut random = Sequence::new(seed, number);
     let mut between = |low: f64, high: f64| {
         let share = unit(&mut random);
@@ -71,7 +73,7 @@ pub fn random(seed: u64, number: u64) -> Mix {
     let mtbf = between(1.0, 20.0) * YEAR;
     let count = libm::floor(between(2.0, 6.99)) as usize;
     let kinds: Vec<JobKind> = (0..count)
-        .map(|_| {
+        .map(|place| {
             let size = libm::round((nodes * between(0.01, 0.3)).max(1.0));
             let work = between(12.0, 300.0) * HOUR;
             JobKind {
@@ -82,13 +84,14 @@ pub fn random(seed: u64, number: u64) -> Mix {
                 work,
                 restart: between(10.0, 300.0),
                 weight: between(0.1, 1.0) / size / work,
+                tier: place % tiers,
             }
         })
         .collect();
     Mix {
         name: format!("mix {number}"),
         nodes,
-        bandwidth,
+        tiers: vec![bandwidth; tiers],
         mtbf,
         kinds,
     }
@@ -125,15 +128,14 @@ pub fn beside(mix: &Mix, counts: Option<&[u32]>, runs: u64, days: f64, seed: u64
     let of = |run: u64| -> (Used, Used) {
         // Streams of a run are those of its own seed.
         let seed = Sequence::new(seed, run).u64();
-        let (alone, together) = (Uncoordinated::default(), Coordinator::default());
         match counts {
             Some(counts) => (
-                Platform::steady(mix, counts, alone, seed).run(seconds),
-                Platform::steady(mix, counts, together, seed).run(seconds),
+                Platform::<Uncoordinated>::steady(mix, counts, seed).run(seconds),
+                Platform::<Coordinator>::steady(mix, counts, seed).run(seconds),
             ),
             None => (
-                Platform::new(mix, alone, seed).run(seconds),
-                Platform::new(mix, together, seed).run(seconds),
+                Platform::<Uncoordinated>::new(mix, seed).run(seconds),
+                Platform::<Coordinator>::new(mix, seed).run(seconds),
             ),
         }
     };

@@ -8,7 +8,7 @@ fn one(mtbf: f64) -> Mix {
     Mix {
         name: "one job".into(),
         nodes: 100.0,
-        bandwidth: 10.0,
+        tiers: vec![10.0],
         mtbf: mtbf * 100.0,
         kinds: vec![JobKind {
             nodes: 100.0,
@@ -17,6 +17,7 @@ fn one(mtbf: f64) -> Mix {
             work: 1e12,
             restart: 20.0,
             weight: 1.0,
+            tier: 0,
         }],
     }
 }
@@ -35,8 +36,8 @@ fn one_job_is_dalys_formula() {
             let seed = Sequence::new(seed, run).u64();
             let seconds = 400.0 * 10_000.0;
             let used = match coordinated {
-                true => Platform::new(&mix, Coordinator::default(), seed).run(seconds),
-                false => Platform::new(&mix, Uncoordinated::default(), seed).run(seconds),
+                true => Platform::<Coordinator>::new(&mix, seed).run(seconds),
+                false => Platform::<Uncoordinated>::new(&mix, seed).run(seconds),
             };
             used.overhead()
         });
@@ -67,7 +68,7 @@ fn bandwidth_is_shared_fairly() {
         kinds: vec![kind(1.0), kind(7.0), kind(f64::INFINITY)],
         ..one(1e9)
     };
-    let mut platform = Platform::new(&mix, Uncoordinated::default(), 1);
+    let mut platform = Platform::<Uncoordinated>::new(&mix, 1);
     for kind in 0..3 {
         platform.start(kind);
     }
@@ -83,9 +84,65 @@ fn bandwidth_is_shared_fairly() {
 #[test]
 fn the_same_seed_gives_the_same_history() {
     let seed = outlive_base::seed!();
-    let mix = random(seed, 0);
-    let run = || Platform::new(&mix, Coordinator::default(), seed).run(1e6);
+    let mix = random(seed, 0, 2);
+    let run = || Platform::<Coordinator>::new(&mix, seed).run(1e6);
     assert_eq!(run(), run());
+}
+
+/// Two tiers are two platforms: whoever writes to one is not moved for those of the other, nor
+/// slowed by them. On one tier they are.
+#[test]
+fn jobs_of_two_tiers_are_as_on_two_platforms() {
+    let seed = outlive_base::seed!();
+    let mut both = one(10_000.0);
+    both.nodes = 600.0;
+    both.tiers = vec![10.0, 4.0];
+    let slow = JobKind {
+        bytes: 400.0,
+        tier: 1,
+        ..both.kinds[0]
+    };
+    both.kinds.push(slow);
+    let seconds = 300.0 * 10_000.0;
+    // The jobs of the second tier have the numbers, and so the failures, that they have there.
+    let used = |mix: &Mix, first: bool, second: bool| {
+        let mut platform = Platform::<Coordinator>::steady(mix, &[0, 0], seed);
+        for (kind, runs) in [(0, first), (1, second)] {
+            for _ in 0..3 {
+                match runs {
+                    true => platform.start(kind),
+                    false => platform.next_id += 1,
+                }
+            }
+        }
+        let running = platform.running.iter_mut();
+        running.for_each(|running| running.work = f64::INFINITY);
+        platform.run(seconds)
+    };
+    let (one, other) = (used(&both, true, false), used(&both, false, true));
+    let together = used(&both, true, true);
+    assert!(
+        one.failures > 300 && other.failures > 300,
+        "{one:?} {other:?}"
+    );
+    assert_eq!(
+        together.failures,
+        one.failures + other.failures,
+        "seed {seed}"
+    );
+    let near = |a: f64, b: f64| (a / b - 1.0).abs() < 0.003;
+    let lost = |used: &Used| used.all - used.work;
+    let is_as = |used: &Used| {
+        near(used.writes as f64, (one.writes + other.writes) as f64)
+            && near(lost(used), lost(&one) + lost(&other))
+    };
+    assert!(
+        is_as(&together),
+        "seed {seed}: {together:?} {one:?} {other:?}"
+    );
+    both.kinds[1].tier = 0;
+    let crowded = used(&both, true, true);
+    assert!(!is_as(&crowded), "seed {seed}: {crowded:?}");
 }
 
 /// A sample of `outlive simulate turns`.
@@ -102,8 +159,8 @@ fn turns_are_better_than_none_where_storage_is_busy() {
 fn node_hours_add_up() {
     let seed = outlive_base::seed!();
     for number in 0..8 {
-        let mix = random(seed, number);
-        let used = Platform::new(&mix, Coordinator::default(), seed).run(10.0 * 86_400.0);
+        let mix = random(seed, number, 1 + number as usize % 3);
+        let used = Platform::<Coordinator>::new(&mix, seed).run(10.0 * 86_400.0);
         assert!(
             used.all <= mix.nodes * 10.0 * 86_400.0 * (1.0 + 1e-9),
             "{used:?}"
