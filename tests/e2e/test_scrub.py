@@ -123,6 +123,28 @@ def test_what_was_removed_is_not_made_again(job: Job, levels: str) -> None:
             assert len(left) <= 3, left
 
 
+@pytest.mark.parametrize("levels", ["memory,disk,partner", "disk,xor:3"])
+def test_a_replaced_node_makes_nothing_of_what_was_removed(job: Job, levels: str) -> None:
+    """It knows decisions on versions that were removed before its time, and no removals."""
+    job.beyond = levels.rpartition(",")[2]
+    often = ("--scrub-every", "20ms", "--scrub-rate", "1GiB", "--levels", levels)
+    job.hold(100, 60)
+    fault = ("node:1@version=101",)
+    counts = job.counts(12, job.beyond)
+    result = job.goes_on(*often, when=lambda run: counts(run) and run_on(job, 2), inject=fault)
+    assert [it["place"] for it in result.failures] == ["node:1"], result.err
+    assert "OL-403" not in result.codes(), result.report["warnings"]
+
+
+def run_on(job: Job, incarnation: int) -> bool:
+    """The job runs in this incarnation, or a later one."""
+    path = job.home / "report.json"
+    return (
+        path.exists()
+        and max(json.loads(path.read_text())["incarnations"], default=0) >= incarnation
+    )
+
+
 def test_what_nothing_is_left_of_is_told_once(job: Job) -> None:
     run, go, version = paused(job, *OFTEN, "--levels", "disk,partner")
     path = newest(job, 1, "containers")

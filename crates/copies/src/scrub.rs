@@ -133,6 +133,11 @@ impl<'a> Standing<'a> {
             return Ok(false);
         }
         let at = (id.incarnation, id.version);
+        // Of what was stable before a node was replaced, it may know the decision and not the removal.
+        let mut stable = reading.policy.stable.iter();
+        if !stable.any(|(source, version, _)| (*source, *version) == at) {
+            return Ok(false);
+        }
         let records = self.records.scan()?.records;
         let rules = Rules::new(&records, &reading.policy);
         let decided = |record: &Record| match record {
