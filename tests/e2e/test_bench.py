@@ -87,6 +87,20 @@ def test_each_level_has_a_line_that_is_true_of_itself(tmp_path: Path) -> None:
             assert least <= line["stored_bytes"] <= 1.3 * least + (1 << 18), line
         longer = line["run_seconds"]["median"] - line["run_without_seconds"]["median"]
         assert line["longer_ms"]["median"] == pytest.approx(longer * 1e3, abs=1e-3)
+    # The level whose parities a server computes, beside the one whose nodes do.
+    (pair,) = table["compared"]
+    ours, beside = (
+        next(line for line in table["levels"] if line["level"] == pair[which])
+        for which in ("level", "beside")
+    )
+    assert (ours["level"], beside["level"]) == ("memory-server:4", "xor:4")
+    node = [
+        sum(line["processor_seconds_per_gb"][who] for who in ("ranks", "agents"))
+        for line in (ours, beside)
+    ]
+    assert pair["node_time_saved"] == pytest.approx(1 - node[0] / node[1])
+    rates = [line["bytes_per_second"]["median"] for line in (ours, beside)]
+    assert pair["bandwidth_ratio"] == pytest.approx(rates[0] / rates[1])
 
 
 def test_a_level_by_name_and_options_of_a_run(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Damaged, cut off and missing files; full disks; another job's key."""
 
 import json
+import random
 import subprocess
 from pathlib import Path
 
@@ -184,6 +185,27 @@ def test_damaged_files_of_the_job(job: Job, name: str) -> None:
     else:
         assert result.status == 0
         job.check()
+
+
+def test_a_flipped_bit_of_the_job_file_is_found_and_the_file_built_again(
+    job: Job, seed: int
+) -> None:
+    newest = stopped(job)
+    path = job.home / "job.json"
+    good = path.read_bytes()
+    dice = random.Random(seed)
+    for _ in range(10):
+        bytes_ = bytearray(good)
+        bytes_[dice.randrange(len(good))] ^= 1 << dice.randrange(8)
+        path.write_bytes(bytes_)
+        said = job.outlive("checkpoints", "verify", status=65)
+        assert "OL-403" in said or "OL-406" in said, said
+        assert "job.json" in said and "remedy: " in said, said
+    result = job.run(bound_s=20)
+    assert result.status == 65, result.err
+    path.rename(job.dir / "aside")
+    result = job.survive()
+    assert set(result.said("restored")) == {newest}
 
 
 def test_a_full_disk_stops_nobody(job: Job) -> None:

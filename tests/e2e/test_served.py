@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import LEFT_S, Job
+from harness import LEFT_S, Job, until
 from test_memory_server import Servers
+from test_scrub import OFTEN, entry, goes_on, paused
 
 LEVEL = "memory-server:4"
 LEVELS = f"memory,disk,{LEVEL}"
@@ -220,6 +221,55 @@ def test_a_server_that_is_not_there(job: Job, served: Served) -> None:
     result = job.goes_on(*served.options(), when=job.counts(4, "disk"))
     assert result.codes() == {"OL-310"}, result.err
     assert len(result.report["warnings"]) <= 2, result.report["warnings"]
+
+
+def test_what_a_new_server_lacks_is_made_again(job: Job, served: Served) -> None:
+    """And a node that is lost before a new version comes back of it."""
+    inject = ("node:1@version=45",)
+    run, go, version = paused(job, *OFTEN, *served.options(), force=40, inject=inject)
+    served.kill()
+    served.begin(listen=served.address)
+    is_there = lambda: any(f"-v{version}-" in name for name in served.regions())  # noqa: E731
+    until("it is made again", lambda: is_there() and entry(job).get("mended", 0) >= 1)
+    result = goes_on(job, run, go, force=40)
+    failure = result.failure()
+    assert (failure["place"], failure["version"], failure["level"]) == ("node:1", 40, LEVEL)
+    # Of the version before it as well, if that is kept still.
+    told = [it for it in result.report["warnings"] if it["code"] == "OL-403"]
+    assert told and all("it is gone" in it["reason"] for it in told), told
+    assert all("made again" in it["reason"] and served.address in it["entity"] for it in told)
+
+
+def test_what_rots_at_the_server_is_mended(job: Job, served: Served) -> None:
+    run, go, version = paused(job, *OFTEN, *served.options())
+    (region,) = [name for name in served.regions() if f"-v{version}-" in name]
+    where = ("--server", served.address, "--job", "test", "--key", str(job.home / "key"))
+    sound = served.run("memory", "get", *where, region).stdout
+    for mended, offset in enumerate([17, len(sound) - 9], start=1):
+        served.run("memory", "put", *where, region, "--offset", str(offset), given=b"rotten")
+        until("it is mended", lambda count=mended: entry(job).get("mended", 0) >= count)
+        assert served.run("memory", "get", *where, region).stdout == sound
+
+    def read() -> bool:
+        found = entry(job).get("versions", [])
+        at = {it["level"]: it["read_seconds"] for it in found if it["version"] == version}
+        return at.get(LEVEL) is not None
+
+    until("it is read whole", read)
+    result = goes_on(job, run, go)
+    told = [it for it in result.report["warnings"] if it["code"] == "OL-403"]
+    assert len(told) == 2 and all("mended" in it["reason"] for it in told), told
+
+
+def test_a_fault_is_injected_at_the_server(job: Job, served: Served) -> None:
+    """Also by the name of a node that the parity is not named after."""
+    job.hold(41, 40)
+    inject = (f"corrupt:node:2@version=42,level={LEVEL}",)
+    run, go, _ = paused(job, *OFTEN, *served.options(), force=40, inject=inject)
+    until("it is mended", lambda: entry(job).get("mended", 0) >= 1)
+    result = goes_on(job, run, go, force=40)
+    told = [it for it in result.report["warnings"] if it["code"] == "OL-403"]
+    assert len(told) == 1 and "memory server" in told[0]["entity"], told
 
 
 def test_two_jobs_share_a_server(job: Job, served: Served, tmp_path: Path) -> None:

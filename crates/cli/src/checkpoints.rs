@@ -15,7 +15,7 @@ use outlive_launch::versions;
 use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
 use serde::Serialize;
 
-use crate::options::JobChoice;
+use crate::options::{JobChoice, NamedChoice};
 use crate::{jobs, output, status};
 
 mod delete;
@@ -42,7 +42,7 @@ pub enum CheckpointsAction {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        choice: JobChoice,
+        choice: NamedChoice,
     },
     /// Show one version: its containers, copies and records
     Show {
@@ -57,7 +57,7 @@ pub enum CheckpointsAction {
         #[arg(long)]
         shallow: bool,
         #[command(flatten)]
-        choice: JobChoice,
+        choice: NamedChoice,
     },
     /// Tell which regions changed from one version to another, and how much
     Diff(diff::DiffOptions),
@@ -92,7 +92,7 @@ pub enum CheckpointsAction {
         #[arg(long, value_name = "DIR")]
         scratch: Option<PathBuf>,
         #[command(flatten)]
-        choice: JobChoice,
+        choice: NamedChoice,
     },
 }
 
@@ -123,14 +123,14 @@ pub fn run(options: CheckpointsOptions) -> Result<u8> {
         CheckpointsAction::Values(options) => values::run(&options),
         CheckpointsAction::Pin { version, choice } => pins::pin(version, &choice),
         CheckpointsAction::Unpin { version, choice } => pins::unpin(version, &choice),
-        CheckpointsAction::List { all, choice } => list(all, &choice),
+        CheckpointsAction::List { all, choice } => list(all, &choice.chosen()),
         CheckpointsAction::Show { version, choice } => show(version, &choice),
-        CheckpointsAction::Verify { shallow, choice } => verify(!shallow, &choice),
+        CheckpointsAction::Verify { shallow, choice } => verify(!shallow, &choice.chosen()),
         CheckpointsAction::Rehearse {
             lose,
             scratch,
             choice,
-        } => rehearse(&lose, scratch, &choice),
+        } => rehearse(&lose, scratch, &choice.chosen()),
     }
 }
 

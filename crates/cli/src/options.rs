@@ -322,6 +322,27 @@ pub enum CollectivesRail {
     Ucx,
 }
 
+/// Which job, named as a word of its own as well: of commands that take no other.
+#[derive(Args, Debug, Clone)]
+pub struct NamedChoice {
+    /// Name of the job, as --job says it
+    #[arg(value_name = "JOB", conflicts_with = "job")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub choice: JobChoice,
+}
+
+impl NamedChoice {
+    /// The choice.
+    pub fn chosen(self) -> JobChoice {
+        let JobChoice { job, .. } = &self.choice;
+        JobChoice {
+            job: self.name.or_else(|| job.clone()),
+            ..self.choice
+        }
+    }
+}
+
 /// Which job.
 #[derive(Args, Debug, Clone)]
 pub struct JobChoice {

@@ -87,6 +87,9 @@ impl From<LiveNode> for OfNode {
     }
 }
 
+/// Letters of the column of names at least: scripts may cut lines there.
+const NAME_WIDTH: usize = 12;
+
 /// The directory of all jobs.
 ///
 /// # Errors
@@ -194,26 +197,25 @@ fn describe(status: &Status) -> String {
         .ranks
         .or_else(|| status.report.as_ref()?.ranks)
         .map_or_else(|| "?".to_owned(), |ranks| ranks.to_string());
-    let mut lines = vec![
-        format!("job          {}", job.name),
-        format!("state        {state}"),
-        format!("directory    {}", status.directory.display()),
-        format!("nodes        {}", job.nodes),
-        format!("ranks        {ranks}"),
-        format!("incarnation  {}", job.incarnation),
-        format!("created      {}", job.created),
-        format!("changed      {}", status.changed),
-        format!("size         {}", show_bytes(status.disk_bytes)),
-        format!("newest       {newest}"),
-    ];
+    let mut lines = Vec::new();
+    let mut say = |name: &str, text: String| lines.push((name.to_owned(), text));
+    say("job", job.name.to_string());
+    say("state", state);
+    say("directory", status.directory.display().to_string());
+    say("nodes", job.nodes.to_string());
+    say("ranks", ranks);
+    say("incarnation", job.incarnation.to_string());
+    say("created", job.created.clone());
+    say("changed", status.changed.clone());
+    say("size", show_bytes(status.disk_bytes));
+    say("newest", newest);
     if !status.pinned.is_empty() {
         let pinned = status.pinned.iter().map(|version| version.0.to_string());
-        let pinned = pinned.collect::<Vec<_>>().join(", ");
-        lines.push(format!("pinned       {pinned}"));
+        say("pinned", pinned.collect::<Vec<_>>().join(", "));
     }
     for OfNode { node, health, .. } in &status.health {
         if health.verdict.is_bad() {
-            lines.push(format!("health       node {node} {}", health.words()));
+            say("health", format!("node {node} {}", health.words()));
         }
     }
     let worst = status.clocks.iter().max_by_key(|it| it.offset.error_ns);
@@ -224,45 +226,55 @@ fn describe(status: &Status) -> String {
         ));
     }
     for transfer in &status.transfers {
-        lines.push(format!("transfer     {}", transfer.describe()));
+        say("transfer", transfer.describe());
     }
     if let Some(error) = &status.refusal {
-        lines.push(format!("next run     would be refused: {error}"));
+        say("next run", format!("would be refused: {error}"));
     }
     if let Some(report) = &status.report {
-        lines.push(format!("restarts     {}", report.restarts));
-        if let Some(policy) = &report.policy {
-            lines.push(format!("checkpoints  {}", policy.why));
-        }
-        for (level, version) in &report.checkpoints.last {
-            lines.push(format!("{:<12} version {version} is stable", level));
-        }
-        for (nth, text) in scrub::describe(report).into_iter().enumerate() {
-            let name = if nth == 0 { "scrub" } else { "" };
-            lines.push(format!("{name:<12} {text}"));
-        }
-        for failure in &report.failures {
-            lines.push(format!("failure      {}: {}", failure.place, failure.cause));
-        }
-        for hang in &report.hangs {
-            let since = hang.version.map_or_else(
-                || "before the first version".to_owned(),
-                |version| format!("after version {version}"),
-            );
-            let then = match hang.resumed_seconds {
-                Some(seconds) => format!("went on after {}", show_ms(seconds * 1e3)),
-                None => format!("no progress for {}", show_ms(hang.still_seconds * 1e3)),
-            };
-            lines.push(format!("hang         {since}, {then}: {}", hang.file));
-        }
-        for error in &report.errors {
-            lines.push(format!(
-                "error        {} {}: {}",
-                error.code, error.entity, error.reason
-            ));
-        }
+        reported(report, &mut say);
     }
-    lines.join("\n")
+    aligned(&lines)
+}
+
+/// What the report says.
+fn reported(report: &Report, say: &mut dyn FnMut(&str, String)) {
+    say("restarts", report.restarts.to_string());
+    if let Some(policy) = &report.policy {
+        say("checkpoints", policy.why.clone());
+    }
+    for (level, version) in &report.checkpoints.last {
+        say(level, format!("version {version} is stable"));
+    }
+    for (nth, text) in scrub::describe(report).into_iter().enumerate() {
+        say(if nth == 0 { "scrub" } else { "" }, text);
+    }
+    for failure in &report.failures {
+        say("failure", format!("{}: {}", failure.place, failure.cause));
+    }
+    for hang in &report.hangs {
+        let since = hang.version.map_or_else(
+            || "before the first version".to_owned(),
+            |version| format!("after version {version}"),
+        );
+        let then = match hang.resumed_seconds {
+            Some(seconds) => format!("went on after {}", show_ms(seconds * 1e3)),
+            None => format!("no progress for {}", show_ms(hang.still_seconds * 1e3)),
+        };
+        say("hang", format!("{since}, {then}: {}", hang.file));
+    }
+    for error in &report.errors {
+        let text = format!("{} {}: {}", error.code, error.entity, error.reason);
+        say("error", text);
+    }
+}
+
+/// Names, and what is said of them in a column of its own.
+fn aligned(lines: &[(String, String)]) -> String {
+    let names = lines.iter().map(|(name, _)| name.len());
+    let width = names.max().unwrap_or(0).max(NAME_WIDTH);
+    let line = |(name, text): &(String, String)| format!("{name:<width$} {text}");
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn last_run(state: State) -> &'static str {
@@ -270,5 +282,29 @@ fn last_run(state: State) -> &'static str {
         State::Interrupted => "was interrupted",
         State::CutOff => "was cut off",
         other => other.text(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_of_a_level_moves_the_whole_column() {
+        let lines = |level: &str| {
+            let line = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+            let lines = [line("job", "x"), line(level, "version 4"), line("", "more")];
+            aligned(&lines)
+        };
+        assert_eq!(
+            lines("disk"),
+            "job          x\ndisk         version 4\n             more"
+        );
+        let text = lines("memory-server:16");
+        let columns = [("x", 0), ("version", 1), ("more", 2)].map(|(word, nth)| {
+            let line = text.lines().nth(nth).unwrap();
+            line.find(word).unwrap()
+        });
+        assert_eq!(columns, [17; 3], "{text}");
     }
 }

@@ -5,6 +5,7 @@
 //! container that it names; what was begun of another is given up at the store.
 
 use outlive_base::ContainerId;
+use outlive_codec::crc64;
 use outlive_ledger::Sealed;
 use outlive_vault::{Key, ObjectKind, Put, Space, Store, Vault};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,22 @@ struct Noted {
     digest: u128,
     /// What the draft said of itself.
     kept: Vec<u8>,
+}
+
+impl Noted {
+    /// With a checksum before it: a bit that flips must not end another upload, nor go on with parts that
+    /// are none of this one.
+    fn bytes(&self) -> Option<Vec<u8>> {
+        let body = postcard::to_allocvec(self).ok()?;
+        Some([&crc64(&body).to_le_bytes()[..], &body].concat())
+    }
+
+    fn read(bytes: &[u8]) -> Option<Noted> {
+        let (sum, body) = bytes.split_first_chunk::<8>()?;
+        let sound = crc64(body).to_le_bytes() == *sum;
+        let (noted, rest) = postcard::take_from_bytes(body).ok().filter(|_| sound)?;
+        rest.is_empty().then_some(noted)
+    }
 }
 
 /// The note in node storage.
@@ -47,7 +64,7 @@ impl Journal<'_> {
     /// parts cost nothing there.
     pub fn take_up(&self, shared: &dyn Store, sealed: &Sealed) -> Option<Vec<u8>> {
         let bytes = self.store.get(&Journal::key()?, BYTES_MAX).ok()?;
-        let noted: Noted = postcard::from_bytes(&bytes).ok()?;
+        let noted = Noted::read(&bytes)?;
         if (noted.id, noted.length, noted.digest) == (sealed.id, sealed.length, sealed.digest) {
             return Some(noted.kept);
         }
@@ -66,7 +83,7 @@ impl Journal<'_> {
             digest: sealed.digest,
             kept: kept.to_vec(),
         };
-        let (Some(key), Ok(bytes)) = (Journal::key(), postcard::to_allocvec(&noted)) else {
+        let (Some(key), Some(bytes)) = (Journal::key(), noted.bytes()) else {
             return;
         };
         let space = Space::Free;
@@ -129,5 +146,32 @@ mod tests {
             "it was of another"
         );
         journal.forget();
+    }
+
+    #[test]
+    fn what_is_damaged_is_no_note() {
+        let vault = Vault::own(std::sync::Arc::new(Memory::new(1 << 20)), 7);
+        let there = Memory::new(1 << 20);
+        let journal = Journal::of(&vault);
+        journal.note(&sealed(1), b"half of it");
+        let key = Journal::key().unwrap();
+        let good = vault.store().get(&key, BYTES_MAX).unwrap();
+        let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
+        let mut harms: Vec<Vec<u8>> = (0..good.len()).map(|end| good[..end].to_vec()).collect();
+        harms.push([&good[..], b"x"].concat());
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1 << random.below(8);
+            harms.push(bytes);
+        }
+        for bytes in harms {
+            let put = Put {
+                key: key.clone(),
+                bytes: &bytes,
+                space: Space::Free,
+            };
+            assert!(vault.store().put_all(&[put]).remove(0).is_ok());
+            assert_eq!(journal.take_up(&there, &sealed(1)), None, "{bytes:?}");
+        }
     }
 }

@@ -1,6 +1,7 @@
-//! Reading copies before they are needed, and mending those that have rotted.
+//! Reading copies before they are needed, mending those that have rotted, and making again those that
+//! were lost.
 //!
-//! Invariants: nothing is called damaged that was not read twice; a damaged copy stays as it is
+//! Invariants: what was removed, or may go, is not made again; nothing is called damaged that was not read twice; a damaged copy stays as it is
 //! until a sound one was written beside it and read back; a reading waits in short steps, so that
 //! it ends soon after its brake says so.
 
@@ -12,8 +13,11 @@ use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
 use outlive_control::node::copies::{CopyId, CopySource, Expected, Reading, Scrubbed};
 use outlive_control::node::shell::Making;
 use outlive_ledger::scheme::Piece;
+use outlive_ledger::{Record, Rules};
+use outlive_memory::Parities;
 use outlive_vault::{
-    Bytes, Key, Part, Scrubbing, Sealed, Store, Vault, mend_container, read_container, read_parity,
+    Bytes, Key, Part, RecordStore, Scrubbing, Sealed, Store, Vault, make_container, mend_container,
+    read_container, read_parity,
 };
 
 use crate::memory::Work;
@@ -22,6 +26,7 @@ use crate::peers::{StreamReply, StreamRequest, open_stream, read_reply};
 use crate::places::Places;
 use crate::rate::Rate;
 use crate::reports::Reports;
+use crate::serving::served_at;
 
 /// Reads a copy and reports what came of it.
 pub fn run(places: &Arc<Places>, reading: &Reading, work: &Reports<Work>) {
@@ -32,18 +37,28 @@ pub fn run(places: &Arc<Places>, reading: &Reading, work: &Reports<Work>) {
 }
 
 fn scrub(places: &Arc<Places>, reading: &Reading) -> Scrubbed {
-    let (store, key) = place_of(places, reading);
+    let at = match Standing::of(places, reading) {
+        Ok(at) => at,
+        Err(error) => return Scrubbed::Unreadable(error),
+    };
+    match at.is_there() {
+        Ok(true) if !reading.whole => return Scrubbed::There,
+        Ok(true) => {}
+        Ok(false) => return make_again(places, reading, at),
+        Err(error) => return Scrubbed::Unreadable(error),
+    }
     let mut damage = None;
     // A file may be written over while it is read: what is damaged is so when it is read again.
     for _ in 0..2 {
         let mut rate = Rate::new(reading.brake.clone(), reading.bytes_per_s.max(1));
         let mut pace = |bytes: u64| rate.wait(bytes);
         let read = match reading.expected {
-            Expected::Container(sealed) => read_container(store, &key, &sealed, &mut pace),
-            Expected::Parity(parity) => read_parity(store, &key, parity, &mut pace),
+            Expected::Container(sealed) => read_container(at.store, &at.key, &sealed, &mut pace),
+            Expected::Parity(parity) => read_parity(at.store, &at.key, parity, &mut pace),
         };
         damage = match read {
             Scrubbing::Whole(bytes) => return Scrubbed::Whole(bytes),
+            // What was lost meanwhile is found the next time.
             Scrubbing::Gone => return Scrubbed::Gone,
             Scrubbing::Stopped => return Scrubbed::Stopped,
             Scrubbing::Unreadable(error) => return Scrubbed::Unreadable(error),
@@ -51,29 +66,153 @@ fn scrub(places: &Arc<Places>, reading: &Reading) -> Scrubbed {
         };
     }
     let damage = damage.unwrap_or_else(|| Error::internal("a copy was not read"));
-    match mend(places, reading, (store, &key)) {
+    match mend(places, reading, &at) {
         Ok(from) => Scrubbed::Mended { damage, from },
-        Err(_) if store.tag(&key).is_none() => Scrubbed::Gone,
+        // It was removed meanwhile, or it is made again the next time.
+        Err(_) if at.is_there().is_ok_and(|there| !there) && !at.is_served() => Scrubbed::Gone,
         Err(why) => Scrubbed::Damaged { damage, why },
     }
 }
 
-/// Where a copy lies.
-fn place_of<'a>(places: &'a Places, reading: &Reading) -> (&'a dyn Store, Key) {
-    let CopyId { id, place } = reading.copy;
-    let vault = match place {
-        CopySource::Own | CopySource::Kept | CopySource::Parity(_) => &places.store,
-        CopySource::Shared => &places.shared,
-    };
-    (&**vault.store(), vault.key(place.level(), id))
+/// Where a copy stands, or did.
+struct Standing<'a> {
+    store: &'a dyn Store,
+    key: Key,
+    /// What says that it was removed: the records of its place.
+    records: &'a RecordStore,
+    copy: CopyId,
+    /// The server that has it, if one has.
+    served: Option<&'a Parities>,
+    /// Something stands under the key: it is replaced, and what comes instead of what was removed
+    /// meanwhile takes no place.
+    replaces: bool,
 }
 
-/// Puts a sound copy in the place of a damaged one; where its bytes came from, or why each other
+impl<'a> Standing<'a> {
+    fn of(places: &'a Places, reading: &Reading) -> Result<Standing<'a>> {
+        let copy = reading.copy;
+        let (level, id) = (copy.place.level(), copy.id);
+        let vault = match copy.place {
+            CopySource::Own | CopySource::Kept | CopySource::Parity(_) => &places.store,
+            CopySource::Shared => &places.shared,
+        };
+        let served = match level.store() == StoreKind::Server {
+            true => Some(served_at(places)?.parities()),
+            false => None,
+        };
+        Ok(Standing {
+            store: served.map_or(&**vault.store(), |served| served),
+            key: vault.key(level, id),
+            records: vault.records(),
+            copy,
+            served,
+            replaces: true,
+        })
+    }
+
+    const fn is_served(&self) -> bool {
+        self.served.is_some()
+    }
+
+    /// A server that is away is no answer.
+    fn is_there(&self) -> Result<bool> {
+        match self.served {
+            Some(served) => served.has(self.copy.place.level(), self.copy.id),
+            None => Ok(self.store.tag(&self.key).is_some()),
+        }
+    }
+
+    /// True if nobody removed it, and it may not go: it was lost.
+    fn is_lost(&self, reading: &Reading) -> Result<bool> {
+        let CopyId { id, place } = self.copy;
+        // Of a node without ranks nothing is read.
+        let mut parts = reading.sources.iter();
+        if matches!(reading.expected, Expected::Container(_))
+            && parts.all(|(_, part)| part.ranks.is_empty())
+        {
+            return Ok(false);
+        }
+        let at = (id.incarnation, id.version);
+        // Of what was stable before a node was replaced, it may know the decision and not the removal.
+        let mut stable = reading.policy.stable.iter();
+        if !stable.any(|(source, version, _)| (*source, *version) == at) {
+            return Ok(false);
+        }
+        let records = self.records.scan()?.records;
+        let rules = Rules::new(&records, &reading.policy);
+        let decided = |record: &Record| match record {
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ..
+            } => (*incarnation, *version, *level) == (at.0, at.1, place.level()),
+            _ => false,
+        };
+        // Shared storage in which not even the decision is found is another's, or away.
+        let is_here = place != CopySource::Shared || records.iter().any(decided);
+        Ok(is_here && !rules.may_go(at, place.level()) && !self.is_buried()?)
+    }
+
+    /// True if somebody has said that it goes. At a server there are no such words: what lies there goes
+    /// with the container of the node that it is named after.
+    fn is_buried(&self) -> Result<bool> {
+        let wanted = self.copy;
+        let records = self.records.scan()?.records;
+        Ok(records.iter().any(|record| match record {
+            Record::Tombstone { id, level } => {
+                *id == wanted.id && (self.is_served() || *level == wanted.place.level())
+            }
+            _ => false,
+        }))
+    }
+
+    /// Takes a container, in the place of a damaged one or of none.
+    fn take(&self, sealed: Sealed, reader: &mut dyn Read) -> Result<()> {
+        match self.replaces {
+            true => mend_container(self.store, &self.key, &sealed, reader),
+            false => make_container(self.store, &self.key, &sealed, reader),
+        }
+    }
+}
+
+/// Makes a copy again that nobody removed. Who removes copies says so first, so that whoever comes second
+/// sees the other's word or work.
+fn make_again(places: &Arc<Places>, reading: &Reading, at: Standing<'_>) -> Scrubbed {
+    match at.is_lost(reading) {
+        Ok(true) => {}
+        Ok(false) => return Scrubbed::Gone,
+        Err(error) => return Scrubbed::Unreadable(error),
+    }
+    let damage = Error::new(
+        Code::NotFound,
+        Entity::File(at.store.locate(&at.key)),
+        "it is gone, and nobody has removed it",
+        "see the storage",
+    );
+    let at = Standing {
+        replaces: false,
+        ..at
+    };
+    match mend(places, reading, &at) {
+        Ok(_) if at.is_buried().unwrap_or(false) => {
+            let key = std::slice::from_ref(&at.key);
+            if let Err(error) = at.store.remove(key) {
+                tracing::info!(%error, "what was removed meanwhile goes the next time");
+            }
+            Scrubbed::Gone
+        }
+        Ok(from) => Scrubbed::Mended { damage, from },
+        Err(why) => Scrubbed::Damaged { damage, why },
+    }
+}
+
+/// Puts a sound copy in the place of a damaged one, or of none; where its bytes came from, or why each other
 /// copy could not be used.
 fn mend(
     places: &Arc<Places>,
     reading: &Reading,
-    at: (&dyn Store, &Key),
+    at: &Standing<'_>,
 ) -> std::result::Result<Level, Vec<Error>> {
     match reading.expected {
         Expected::Container(sealed) => mend_of_copies(places, reading, at, sealed),
@@ -87,7 +226,7 @@ fn mend(
 fn mend_of_copies(
     places: &Arc<Places>,
     reading: &Reading,
-    (store, key): (&dyn Store, &Key),
+    at: &Standing<'_>,
     sealed: Sealed,
 ) -> std::result::Result<Level, Vec<Error>> {
     let mut why = Vec::new();
@@ -95,7 +234,7 @@ fn mend_of_copies(
         if is_itself(places.node, reading, *level, part) {
             continue;
         }
-        let mut take = |reader: &mut dyn Read| mend_container(store, key, &sealed, reader);
+        let mut take = |reader: &mut dyn Read| at.take(sealed, reader);
         let mended = match level.store() {
             // What is captured next is written there.
             StoreKind::Keeper => continue,
@@ -117,7 +256,7 @@ fn mend_of_copies(
     let own = CopySource::Own.level();
     let is_named = reading.sources.iter().any(|(level, _)| *level == own);
     if reading.copy.place == CopySource::Kept && !is_named {
-        let mut take = |reader: &mut dyn Read| mend_container(store, key, &sealed, reader);
+        let mut take = |reader: &mut dyn Read| at.take(sealed, reader);
         match fetch(places, sealed.id.node, sealed.id, &mut take) {
             Ok(()) => return Ok(own),
             Err(error) => why.push(error),

@@ -59,8 +59,10 @@ pub fn make(places: &Arc<Places>, making: &Making) -> Result<Parity> {
         level: making.group.level,
         members: making.parts.iter().map(Part::sealed).collect(),
     };
-    let parities = served.parities();
-    parities.make(&head, making.group.parity_bytes(), &sources)
+    let mut own = making.parts.iter().filter(|part| part.node == places.node);
+    let recorded = own.next().and_then(|part| part.parity);
+    let wanted = (making.group.parity_bytes(), recorded);
+    served.parities().make(&head, wanted, &sources)
 }
 
 /// Where another member of the group shows its container.

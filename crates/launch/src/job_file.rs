@@ -7,6 +7,7 @@ use outlive_control::steering::Energy;
 use outlive_planner::online::learned::Learned;
 use serde::{Deserialize, Serialize};
 
+use crate::files::write_atomic;
 use crate::input;
 use crate::layout;
 
@@ -21,14 +22,66 @@ pub(crate) const NODES_MAX: u32 = 1 << 16;
 /// # Errors
 /// If that cannot be read.
 pub(crate) fn remembered(dir: &Path) -> Result<Option<String>> {
-    match input::read(&dir.join(layout::REMEMBERED), input::TEXT_BYTES_MAX) {
-        Err(error) if error.code() == Code::NotFound => Ok(None),
-        read => Ok(Some(String::from_utf8_lossy(&read?).trim().to_owned())),
+    let path = dir.join(layout::REMEMBERED);
+    let text = match input::read(&path, input::TEXT_BYTES_MAX) {
+        Err(error) if error.code() == Code::NotFound => return Ok(None),
+        read => read?,
+    };
+    let damaged = || {
+        Error::new(
+            Code::Corrupt,
+            Entity::File(path.display().to_string()),
+            "its checksum does not match",
+            "write the job's object store into it, as --object-store said it: s3://BUCKET/DIRECTORY",
+        )
+    };
+    let text = String::from_utf8(text).map_err(|_| damaged())?;
+    let line = text.strip_suffix('\n').ok_or_else(damaged)?;
+    match line.split_once('\n') {
+        Some((place, _)) if text == with_sum(place) => Ok(Some(place.to_owned())),
+        Some(_) => Err(damaged()),
+        // A line of its own, as versions before this one wrote it, is none that has lost its end.
+        None if is_torn(line) => Err(damaged()),
+        None => Ok(Some(line.trim().to_owned())),
     }
+}
+
+/// True if both lines stand in one.
+fn is_torn(line: &str) -> bool {
+    let end = line.len().checked_sub(SUM_DIGITS + 1);
+    let parts = end.and_then(|end| line.split_at_checked(end));
+    parts.is_some_and(|(place, rest)| {
+        let sum = rest.get(1..);
+        sum.is_some_and(|sum| with_sum(place).trim_end().ends_with(sum))
+    })
+}
+
+/// Digits of a checksum.
+const SUM_DIGITS: usize = 16;
+
+/// That file's text: a second line has the checksum of the first.
+fn with_sum(place: &str) -> String {
+    format!(
+        "{place}\n{:016x}\n",
+        xxhash_rust::xxh3::xxh3_64(place.as_bytes())
+    )
+}
+
+/// Remembers the object store of the job in `dir`, if another or none is remembered there, or what is cannot
+/// be read.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn remember(dir: &Path, place: &str) -> Result<()> {
+    if remembered(dir).is_ok_and(|known| known.as_deref() == Some(place)) {
+        return Ok(());
+    }
+    write_atomic(&dir.join(layout::REMEMBERED), with_sum(place).as_bytes())
 }
 
 /// What `job.json` says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct JobFile {
     /// `outlive.job/1`.
     pub schema: String,
@@ -309,7 +362,10 @@ pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {
     if !counted || !(1..=NODES_MAX).contains(&job.nodes) {
         return Err(unknown("a number is out of range".to_owned()));
     }
-    if job.checksum.is_some_and(|sum| job.sum().ok() != Some(sum)) {
+    // Of what was written with a checksum each byte counts, also those of which none of it is made: the
+    // names of fields, or white space.
+    let is_sound = |sum| job.sum().ok() == Some(sum) && job.text().ok() == Some(text);
+    if job.checksum.is_some_and(|sum| !is_sound(sum)) {
         return Err(Error::new(
             Code::Corrupt,
             Entity::File(path.display().to_string()),
@@ -334,4 +390,139 @@ pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {
         job.node_storage = own_nodes(dir);
     }
     Ok(Some(job))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use outlive_base::rng::Sequence;
+
+    use super::*;
+
+    /// A job's directory in which each field of its file has something.
+    fn full(dir: &Path) -> PathBuf {
+        let home = dir.join("job");
+        fs::create_dir(&home).unwrap();
+        let mut job = JobFile::new(JobName::new("job").unwrap(), 3, own_nodes(&home));
+        (job.ranks, job.incarnation, job.epoch) = (Some(12), 7, 1 << 40);
+        job.key_hash = Some(0x1234_5678_9abc_def0);
+        job.history = Some(Known {
+            incarnation: Incarnation(7),
+            version: Version(420),
+        });
+        job.learned = Some(Learned::default());
+        job.directory = Some(home.clone());
+        job.hosts = vec!["n1".into(), "n2".into(), "n3".into()];
+        job.object_store = Some("s3://bucket/jobs".into());
+        job.memory_server = Some("10.0.0.9:7000".into());
+        job.powers = Some(Energy {
+            compute: 1.0 / 3.0,
+            checkpoint: 200.0,
+        });
+        fs::write(home.join(layout::JOB), job.text().unwrap()).unwrap();
+        home
+    }
+
+    /// Each way to hurt a file: each byte flipped, each end, what is added, what is swapped.
+    fn harms(good: &[u8], random: &mut Sequence) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = (0..good.len()).map(|end| good[..end].to_vec()).collect();
+        for at in 0..good.len() {
+            for _ in 0..2 {
+                let mut bytes = good.to_vec();
+                bytes[at] ^= 1 << random.below(8);
+                all.push(bytes);
+            }
+        }
+        for more in [&b"\n"[..], b" ", b"}", b"\0", good] {
+            all.push([good, more].concat());
+        }
+        for _ in 0..200 {
+            let (one, other) = (
+                random.below(good.len() as u64),
+                random.below(good.len() as u64),
+            );
+            let mut bytes = good.to_vec();
+            bytes.swap(one as usize, other as usize);
+            all.push(bytes);
+        }
+        all.retain(|bytes| bytes != good);
+        all
+    }
+
+    /// Nothing of the file is passed over: not a number, nor the name of a field, nor white space.
+    #[test]
+    fn each_damage_to_the_job_file_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = full(dir.path());
+        let path = home.join(layout::JOB);
+        let good = fs::read(&path).unwrap();
+        assert!(read_job_of(&home).is_ok());
+        let mut random = Sequence::new(outlive_base::seed!(), 0);
+        let all = harms(&good, &mut random);
+        assert!(all.len() > 1_500, "{}", all.len());
+        for bytes in all {
+            fs::write(&path, &bytes).unwrap();
+            let said = || String::from_utf8_lossy(&bytes).into_owned();
+            let error = match read_job_of(&home) {
+                Err(error) => error,
+                Ok(_) => panic!("passed over: {}", said()),
+            };
+            let known = [Code::Corrupt, Code::FormatUnknown];
+            assert!(known.contains(&error.code()), "{error}: {}", said());
+            assert!(error.remedy().contains("builds it again"), "{error}");
+        }
+    }
+
+    #[test]
+    fn each_damage_to_the_name_of_the_object_store_is_found_and_mended_by_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = "s3://bucket/jobs/of-mine";
+        let path = dir.path().join(layout::REMEMBERED);
+        assert_eq!(remembered(dir.path()).unwrap(), None);
+        remember(dir.path(), place).unwrap();
+        assert_eq!(remembered(dir.path()).unwrap().as_deref(), Some(place));
+        let good = fs::read(&path).unwrap();
+        let mut random = Sequence::new(outlive_base::seed!(), 1);
+        for bytes in harms(&good, &mut random) {
+            // One that was cut off where its first line ends is as versions before this one wrote it.
+            let is_old = bytes == good[..=place.len()];
+            fs::write(&path, &bytes).unwrap();
+            let read = remembered(dir.path());
+            match is_old {
+                true => assert_eq!(read.unwrap().as_deref(), Some(place)),
+                false => assert_eq!(read.unwrap_err().code(), Code::Corrupt, "{bytes:?}"),
+            }
+            remember(dir.path(), place).unwrap();
+            assert_eq!(remembered(dir.path()).unwrap().as_deref(), Some(place));
+        }
+        // People write it without a checksum.
+        fs::write(&path, "s3://other/place\n").unwrap();
+        let read = remembered(dir.path()).unwrap();
+        assert_eq!(read.as_deref(), Some("s3://other/place"));
+    }
+
+    /// The number of a job that was adopted: another one is not taken for it.
+    #[test]
+    fn each_damage_to_the_number_of_a_job_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (key, path) = (
+            dir.path().join(layout::KEY),
+            dir.path().join(layout::IDENTITY),
+        );
+        fs::write(&key, [7; 32]).unwrap();
+        let good = b"0123456789abcdef\n";
+        fs::write(&path, good).unwrap();
+        let number = job_hash("job", &key).unwrap();
+        let mut random = Sequence::new(outlive_base::seed!(), 2);
+        for bytes in harms(good, &mut random) {
+            fs::write(&path, &bytes).unwrap();
+            // White space around it is nothing.
+            let same = bytes.trim_ascii().eq_ignore_ascii_case(good.trim_ascii());
+            match job_hash("job", &key) {
+                Ok(read) => assert_eq!(read == number, same, "{bytes:?}"),
+                Err(error) => assert_eq!(error.code(), Code::Corrupt),
+            }
+        }
+    }
 }

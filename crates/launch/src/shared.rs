@@ -8,7 +8,7 @@ pub use outlive_objects::ObjectStoreUrl;
 use outlive_objects::Objects;
 use outlive_vault::{Directory, Part, Store, Vault};
 
-use crate::job_file::{JobFile, remembered};
+use crate::job_file::{JobFile, remember, remembered};
 use crate::layout;
 
 /// A place where a job keeps containers and records.
@@ -128,10 +128,7 @@ pub(crate) fn choose(
         }
     };
     if let Some(url) = &chosen {
-        let file = dir.join(layout::REMEMBERED);
-        if !file.exists() {
-            crate::files::write_atomic(&file, format!("{url}\n").as_bytes())?;
-        }
+        remember(dir, url)?;
     }
     Ok(chosen)
 }

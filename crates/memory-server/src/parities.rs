@@ -94,14 +94,46 @@ impl Parities {
         Ok(regions.into_iter().filter_map(item).collect())
     }
 
-    /// Has the server make the parity of `length` bytes of what it pulls from `sources`, read it
-    /// back, and keep it under `head`.
+    /// True if a parity is there, whole or not.
     ///
     /// # Errors
-    /// [`Code::NoSpace`] beyond the job's quota, [`Code::Network`] if a source is lost and what a
+    /// Those of [`Client::connect`].
+    pub fn has(&self, level: Level, id: ContainerId) -> Result<bool> {
+        let name = region(&Key::parity(level, id));
+        match self.with(|client| client.stat(&name)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Code::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Changes one bit in the middle of a parity: for tests of jobs that must notice.
+    ///
+    /// # Errors
+    /// If it is not there whole, or the server is lost.
+    pub fn damage(&self, level: Level, id: ContainerId) -> Result<()> {
+        let name = region(&Key::parity(level, id));
+        self.with(|client| {
+            let middle = client.stat(&name)?.bytes / 2;
+            let mut byte = [0];
+            client.get(&name, middle, &mut byte)?;
+            client.put(&name, middle, &[byte[0] ^ 0x10])
+        })
+    }
+
+    /// Has the server make the parity of `length` bytes of what it pulls from `sources`, read it
+    /// back, and keep it under `head`; what is made again must be what was recorded.
+    ///
+    /// # Errors
+    /// [`Code::Corrupt`] if it is another. [`Code::NoSpace`] beyond the job's quota, [`Code::Network`] if a source is lost and what a
     /// source says itself, [`Code::ServerLost`]. Then nothing is left there, as far as the server
     /// can be reached.
-    pub fn make(&self, head: &ParityHead, length: u64, sources: &[Source]) -> Result<Parity> {
+    pub fn make(
+        &self,
+        head: &ParityHead,
+        (length, recorded): (u64, Option<Parity>),
+        sources: &[Source],
+    ) -> Result<Parity> {
         let name = region(&Key::parity(head.level, head.id));
         self.with(|client| {
             // One that was begun before, and not ended.
@@ -111,6 +143,10 @@ impl Parities {
                 client.sum(&name, HEAD, length, sources)?;
                 let digest = client.digest(&name, HEAD, length)?;
                 let parity = Parity { length, digest };
+                if recorded.is_some_and(|recorded| recorded != parity) {
+                    let what = "what was made for it is not the parity that was recorded";
+                    return Err(other(&name, what));
+                }
                 client.put(&name, 0, &head.page(parity)?)?;
                 Ok(parity)
             };
@@ -132,12 +168,7 @@ impl Parities {
         let digest = self.with(|client| client.digest(&name, HEAD, parity.length))?;
         match digest == parity.digest {
             true => Ok(()),
-            false => Err(crate::fault::of_region(
-                Code::Corrupt,
-                &name,
-                "not the parity that was recorded",
-                "it is not used; the next version makes a new one",
-            )),
+            false => Err(other(&name, "not the parity that was recorded")),
         }
     }
 
@@ -170,6 +201,11 @@ fn region(key: &Key) -> String {
     format!("{PREFIX}{}", key.name())
 }
 
+fn other(name: &str, what: &str) -> Error {
+    let remedy = "it is not used; the next version makes a new one";
+    crate::fault::of_region(Code::Corrupt, name, what, remedy)
+}
+
 /// What is not there need not be removed.
 fn absent(removed: Result<()>) -> Result<()> {
     match removed {
@@ -178,12 +214,15 @@ fn absent(removed: Result<()>) -> Result<()> {
     }
 }
 
-/// The error as one of the system, which says the same.
+/// The error as one of the system, which says the same: what is wrong with the bytes is told from what
+/// hinders who asks for them.
 fn io_error(error: Error) -> io::Error {
-    match error.code() {
-        Code::NotFound => io::Error::new(io::ErrorKind::NotFound, error),
-        _ => io::Error::other(error),
-    }
+    let kind = match error.code() {
+        Code::NotFound => io::ErrorKind::NotFound,
+        Code::Corrupt | Code::Incomplete => io::ErrorKind::Other,
+        _ => io::ErrorKind::NotConnected,
+    };
+    io::Error::new(kind, error)
 }
 
 impl Store for Parities {

@@ -74,7 +74,7 @@ pub use pace::Pace;
 pub use parity::{Bytes, ParityFile, ParityHead, write_parity};
 pub use records::{Exclusive, RecordStore, Scan};
 pub use rehearse::{RankProof, Rehearsal};
-pub use scrub::{Scrubbing, mend_container, read_container, read_parity};
+pub use scrub::{Scrubbing, make_container, mend_container, read_container, read_parity};
 pub use store::{Draft, Item, Key, Object, ObjectKind, Put, Space, Store, Unappended};
 pub use stream::{Sink, receive};
 pub use sum::{Opener, Pieces, Sum, make, of_received, of_the_sum};

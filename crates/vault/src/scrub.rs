@@ -1,5 +1,5 @@
-//! Reading what is stored before it is needed, and putting a sound copy in the place of a damaged
-//! one.
+//! Reading what is stored before it is needed, putting a sound copy in the place of a damaged one,
+//! and making one again that was lost.
 //!
 //! Invariants: what is read comes from the storage, not from what only remembers it; nothing is
 //! called damaged that was removed or replaced while it was read; what takes the place of a copy
@@ -11,8 +11,8 @@ use outlive_base::Error;
 use outlive_ledger::{Parity, Sealed};
 
 use crate::aligned::PAGE64;
-use crate::container::Container;
-use crate::error::ReadError;
+use crate::container::{Container, verify_written};
+use crate::error::{ReadError, WriteError};
 use crate::parity::ParityFile;
 use crate::scratch::Scratch;
 use crate::store::{Draft, Key, Store};
@@ -121,8 +121,14 @@ fn judged(
 /// Also of bytes that the device does not give: what is written in their place it does.
 fn is_damage(error: &ReadError) -> bool {
     let failed = |doing: &str, source: &io::Error| {
-        use io::ErrorKind::{Interrupted, OutOfMemory, PermissionDenied, TimedOut};
-        let passes = [Interrupted, OutOfMemory, PermissionDenied, TimedOut];
+        use io::ErrorKind::{Interrupted, NotConnected, OutOfMemory, PermissionDenied, TimedOut};
+        let passes = [
+            Interrupted,
+            NotConnected,
+            OutOfMemory,
+            PermissionDenied,
+            TimedOut,
+        ];
         doing == "read" && !passes.contains(&source.kind())
     };
     match error {
@@ -160,6 +166,39 @@ pub fn mend_container(
         ));
     }
     Ok(draft.seal()?)
+}
+
+/// Makes a container again that was lost: what `reader` gives is written and read back, and stands
+/// under the key only if it is what was recorded.
+///
+/// # Errors
+/// [`outlive_base::Code::Corrupt`] if it is something else: nothing stands there then. What hinders
+/// the reader, or the storage.
+pub fn make_container(
+    store: &dyn Store,
+    key: &Key,
+    expected: &Sealed,
+    reader: &mut dyn io::Read,
+) -> outlive_base::Result<()> {
+    let path = store.locate(key);
+    let draft = store.begin(key, expected.length, expected.length.is_multiple_of(PAGE64))?;
+    fill(&*draft, expected.length, reader)?;
+    match draft.read_back() {
+        Ok(back) => {
+            Container::of_object(&path, back)?.verify(Some(expected))?;
+            Ok(draft.seal()?)
+        }
+        // It can be looked at where it is to stand alone.
+        Err(WriteError::Io { source, .. }) if source.kind() == io::ErrorKind::Unsupported => {
+            draft.seal()?;
+            if let Err(error) = verify_written(store, key, Some(expected)) {
+                store.remove(std::slice::from_ref(key))?;
+                return Err(error.into());
+            }
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn fill(draft: &dyn Draft, length: u64, reader: &mut dyn io::Read) -> outlive_base::Result<()> {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use common::{FRAME, at, bytes, head, id, rank};
 use outlive_base::rng::Sequence;
 use outlive_base::{Code, Level};
 use outlive_vault::{
-    Directory, Faulty, Key, Layout, Odds, ParityHead, Scrubbing, Sealed, Store, WriteOptions,
-    mend_container, read_container, read_parity, write_container, write_parity,
+    Directory, Draft, Faulty, Item, Key, Layout, Object, ObjectKind, Odds, ParityHead, Put,
+    Scrubbing, Sealed, Store, Unappended, WriteError, WriteOptions, make_container, mend_container,
+    read_container, read_parity, write_container, write_parity,
 };
 
 /// A container of two ranks in a directory, its bytes and its seal.
@@ -99,6 +101,42 @@ fn a_reading_ends_when_it_is_not_wanted_any_more() {
     assert!(matches!(read, Scrubbing::Stopped), "{read:?}");
 }
 
+/// A lost container stands again only if it is what was recorded, whether the store lets a draft be
+/// looked at before it has its name or not.
+#[test]
+fn what_was_lost_is_made_again_of_a_sound_copy_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.olc");
+    let (directory, key, good, sealed) = written(&path);
+    let rotting = |seed| {
+        let mut odds = Odds::new(seed);
+        odds.rots = 1_000_000;
+        Faulty::new(Arc::new(Directory::at(dir.path())), Arc::new(odds))
+    };
+    let mut random = Sequence::new(outlive_base::seed!(), 3);
+    let stores: [(&dyn Store, bool); 3] = [
+        (&directory, true),
+        (&Unshown(Directory::at(dir.path())), true),
+        (&rotting(random.u64()), false),
+    ];
+    for (store, is_sound) in stores {
+        std::fs::remove_file(&path).ok();
+        for _ in 0..20 {
+            let mut bad = good.clone();
+            let place = random.below(bad.len() as u64) as usize;
+            bad[place] ^= 1 << random.below(8);
+            let refused = make_container(store, &key, &sealed, &mut &bad[..]).unwrap_err();
+            assert_eq!(refused.code(), Code::Corrupt, "{refused}");
+            let cut = random.below(good.len() as u64) as usize;
+            assert!(make_container(store, &key, &sealed, &mut &good[..cut]).is_err());
+            assert!(!path.exists(), "nothing stands there");
+        }
+        let made = make_container(store, &key, &sealed, &mut &good[..]);
+        assert_eq!(made.is_ok(), is_sound, "{made:?}");
+        assert_eq!(path.exists(), is_sound);
+    }
+}
+
 /// What the storage does not hold as it was written takes no place.
 #[test]
 fn what_reads_back_otherwise_is_not_taken() {
@@ -138,4 +176,74 @@ fn parities_are_read_as_containers_are() {
     assert!(matches!(read(true), Scrubbing::Damaged(_)));
     std::fs::remove_file(&path).unwrap();
     assert!(matches!(read(true), Scrubbing::Gone));
+}
+
+/// A store that shows nothing before it has its name, as object stores do.
+#[derive(Debug)]
+struct Unshown(Directory);
+
+struct UnshownDraft(Box<dyn Draft>);
+
+impl Draft for UnshownDraft {
+    fn write(&self, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
+        self.0.write(at, parts)
+    }
+    fn read_back(&self) -> Result<Box<dyn Object>, WriteError> {
+        Err(WriteError::Io {
+            path: "draft".into(),
+            doing: "read back",
+            source: io::ErrorKind::Unsupported.into(),
+        })
+    }
+    fn seal(self: Box<Self>) -> Result<(), WriteError> {
+        self.0.seal()
+    }
+}
+
+impl Store for Unshown {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn locate(&self, key: &Key) -> String {
+        self.0.locate(key)
+    }
+    fn begin(&self, key: &Key, length: u64, aligned: bool) -> Result<Box<dyn Draft>, WriteError> {
+        Ok(Box::new(UnshownDraft(self.0.begin(key, length, aligned)?)))
+    }
+    fn put_all(&self, small: &[Put<'_>]) -> Vec<Result<u64, WriteError>> {
+        self.0.put_all(small)
+    }
+    fn create(&self, key: &Key, bytes: &[u8]) -> Result<bool, WriteError> {
+        self.0.create(key, bytes)
+    }
+    fn append(&self, key: &Key, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), Unappended> {
+        self.0.append(key, at, parts)
+    }
+    fn open(&self, key: &Key, fresh: bool) -> io::Result<Box<dyn Object>> {
+        self.0.open(key, fresh)
+    }
+    fn get(&self, key: &Key, most: u64) -> io::Result<Vec<u8>> {
+        self.0.get(key, most)
+    }
+    fn get_still(&self, key: &Key, most: u64) -> io::Result<Option<Vec<u8>>> {
+        self.0.get_still(key, most)
+    }
+    fn tag(&self, key: &Key) -> Option<u64> {
+        self.0.tag(key)
+    }
+    fn written(&self, key: &Key) -> io::Result<std::time::SystemTime> {
+        self.0.written(key)
+    }
+    fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
+        self.0.list(kind)
+    }
+    fn remove(&self, keys: &[Key]) -> Result<(), WriteError> {
+        self.0.remove(keys)
+    }
+    fn settle(&self, kind: ObjectKind, keys: &[Key]) -> Result<(), WriteError> {
+        self.0.settle(kind, keys)
+    }
+    fn room(&self) -> io::Result<u64> {
+        self.0.room()
+    }
 }

@@ -15,7 +15,7 @@ use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, Result};
 use outlive_control::units::{show_bytes, size_bytes};
 
-use self::lines::{Levels, Line, Measured, Used};
+use self::lines::{Beside, Levels, Line, Measured, Used};
 use self::server::MemoryServer;
 use super::floors::{self, Disk, Moves, Rates};
 use super::machine::{self, Machine};
@@ -424,6 +424,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         nodes: wanted.nodes,
         ranks: wanted.ranks,
         versions: wanted.versions,
+        compared: Beside::of(&levels),
         levels,
         notes: notes(&wanted),
     };

@@ -121,7 +121,7 @@ impl Collection {
 }
 
 /// What a newer stable version of at least the same tolerance replaces.
-fn what_goes<S: Shell>(core: &Core<S>) -> GcPolicy {
+pub(super) fn what_goes<S: Shell>(core: &Core<S>) -> GcPolicy {
     let keep = core.config().map_or(1, |config| config.keep.max(1));
     let incarnation = core.incarnation();
     let rounds = core.rounds().keys().map(|&version| (incarnation, version));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use outlive_base::{ContainerId, Error, Level, Time};
 use outlive_ledger::scheme::Group;
-use outlive_ledger::{Parity, Part, Sealed};
+use outlive_ledger::{GcPolicy, Parity, Part, Sealed};
 
 use crate::transfers::TransferStatus;
 
@@ -18,7 +18,7 @@ pub enum CopySource {
     Own,
     /// Node storage: another node's container, kept for it (level partner).
     Kept,
-    /// Node storage: this node's parity of a level.
+    /// This node's parity of a level, in node storage or at the memory server.
     Parity(Level),
     /// The shared directory: this node's own container.
     Shared,
@@ -54,12 +54,16 @@ pub enum Expected {
     Parity(Parity),
 }
 
-/// A copy to be read from its storage, and to be mended if it is damaged.
+/// A copy to be read from its storage, and to be mended if it is damaged, or made again if it was lost.
 pub struct Reading {
     /// Which.
     pub copy: CopyId,
     /// What it must be.
     pub expected: Expected,
+    /// All of it is read; else it is only seen whether it is there.
+    pub whole: bool,
+    /// What may be removed: a copy that is not there, and neither may go nor was removed, was lost.
+    pub policy: GcPolicy,
     /// The copies that the commit records name of the same container.
     pub sources: Vec<(Level, Part)>,
     /// Of levels with groups: the group of the copy's node, and the parts of its members.
@@ -75,20 +79,22 @@ pub struct Reading {
 pub enum Scrubbed {
     /// All of it is there and is what was recorded: so many bytes.
     Whole(u64),
-    /// It was removed or replaced meanwhile.
+    /// It is there; no more was asked.
+    There,
+    /// It was removed or replaced meanwhile, or is of no use any more.
     Gone,
     /// The brake ended it.
     Stopped,
     /// It could not be looked at.
     Unreadable(Error),
-    /// It was damaged, and a sound copy stands in its place, made of what this level keeps.
+    /// It was damaged or lost, and a sound copy stands in its place, made of what this level keeps.
     Mended {
         /// What was wrong with it.
         damage: Error,
         /// Where the sound bytes came from.
         from: Level,
     },
-    /// It is damaged, and nothing could mend it now.
+    /// It is damaged or lost, and nothing could mend it now.
     Damaged {
         /// What is wrong with it.
         damage: Error,

@@ -1,5 +1,6 @@
-//! Reading copies before they are needed, one at a time, the one that was read least lately, and
-//! mending what has rotted.
+//! Reading copies before they are needed, one at a time, the one that was read least lately, mending
+//! what has rotted, and making again what was lost. Whether a copy is there is looked at more often
+//! than it is read: a loss is found soon.
 //!
 //! Invariants: one copy is read at a time, and none while an incarnation is opened or the job
 //! ends; what is read slows down while a version is on its way here; what is damaged is told, once
@@ -11,6 +12,7 @@ use outlive_base::level::StoreKind;
 use outlive_base::{Code, Error, Incarnation, Level, Time, Version};
 use outlive_ledger::Part;
 
+use super::collection::what_goes;
 use super::copies::{Brake, CopyId, CopySource, Expected, Reading, Scrubbed};
 use super::core::{Core, News};
 use super::service::{Service, Silent};
@@ -22,6 +24,8 @@ use crate::scrubbing::{ReadAt, ScrubSetting, ScrubStatus, TOLD_MAX};
 const LISTS_PER_PERIOD: u64 = 8;
 /// It is listed so often at least, and at most.
 const LISTED_EVERY: (Time, Time) = (Time::from_ms(10), Time::from_secs(60));
+/// How long a copy is taken to be there at most, without a look.
+const LOOKED_EVERY: Time = Time::from_secs(60);
 
 /// What is known of a copy.
 #[derive(Clone, Copy)]
@@ -32,22 +36,51 @@ struct Known {
     read: Option<Time>,
     /// When that was last tried.
     tried: Option<Time>,
-    /// It was damaged then, and was not mended.
+    /// When it was last looked whether it is there.
+    looked: Option<Time>,
+    /// It was damaged or lost then, and was not mended.
     damaged: bool,
     /// It was not there then.
     gone: bool,
 }
 
 impl Known {
-    fn due(&self, every: Time) -> Time {
+    fn new(since: Time, read: Option<Time>) -> Known {
+        Known {
+            since,
+            read,
+            tried: None,
+            looked: None,
+            damaged: false,
+            gone: false,
+        }
+    }
+
+    /// When it is read next.
+    fn read_at(&self, every: Time) -> Time {
         self.tried.unwrap_or(self.since) + every
     }
+
+    /// When something is done with it next.
+    fn due(&self, every: Time) -> Time {
+        let looked = self.looked.max(self.tried).unwrap_or(self.since);
+        self.read_at(every).min(looked + LOOKED_EVERY)
+    }
+}
+
+/// A copy that somebody reads or looks at.
+#[derive(Clone)]
+struct UnderWay {
+    copy: CopyId,
+    /// All of it is read.
+    whole: bool,
+    brake: Brake,
 }
 
 /// What is read, and what was.
 pub struct Scrub {
     copies: BTreeMap<CopyId, Known>,
-    under_way: Option<(CopyId, Brake)>,
+    under_way: Option<UnderWay>,
     /// When to look next at what is kept.
     next: Time,
     counts: ScrubStatus,
@@ -130,7 +163,7 @@ impl Service for Scrub {
     }
 
     fn on_look<S: Shell>(&mut self, core: &mut Core<S>) {
-        if let Some((_, brake)) = &self.under_way {
+        if let Some(UnderWay { brake, .. }) = &self.under_way {
             brake.slow(!core.rounds().is_empty());
         }
     }
@@ -156,7 +189,7 @@ fn listed_every(every: Time) -> Time {
 
 impl Scrub {
     fn stop(&self) {
-        if let Some((_, brake)) = &self.under_way {
+        if let Some(UnderWay { brake, .. }) = &self.under_way {
             brake.stop();
         }
     }
@@ -165,13 +198,9 @@ impl Scrub {
     fn take_written<S: Shell>(&mut self, core: &Core<S>, version: Version) {
         let now = core.now();
         for (copy, _) in kept_of(core, core.incarnation(), version) {
-            self.copies.entry(copy).or_insert(Known {
-                since: now,
-                read: Some(now),
-                tried: None,
-                damaged: false,
-                gone: false,
-            });
+            self.copies
+                .entry(copy)
+                .or_insert_with(|| Known::new(now, Some(now)));
         }
     }
 
@@ -180,18 +209,13 @@ impl Scrub {
         let now = core.now();
         let before = core::mem::take(&mut self.copies);
         for (copy, _) in kept(core) {
-            let known = before.get(&copy).copied().unwrap_or(Known {
-                since: now,
-                read: None,
-                tried: None,
-                damaged: false,
-                gone: false,
-            });
-            self.copies.insert(copy, known);
+            let known = before.get(&copy).copied();
+            self.copies
+                .insert(copy, known.unwrap_or_else(|| Known::new(now, None)));
         }
     }
 
-    /// Begins with the copy that was read least lately, if its time has come.
+    /// Begins with the copy whose time has come, the one that was read or looked at least lately.
     fn begin_next<S: Shell>(&mut self, core: &mut Core<S>, setting: ScrubSetting, every: Time) {
         if self.under_way.is_some() {
             return;
@@ -207,18 +231,25 @@ impl Scrub {
             self.next = self.next.min(due);
             return;
         }
-        let Some(reading) = reading_of(core, copy, setting.bytes_per_s) else {
+        let known = self.copies.get(&copy);
+        let whole = known.is_none_or(|known| known.read_at(every) <= core.now());
+        let Some(reading) = reading_of(core, copy, (whole, setting.bytes_per_s)) else {
             // It is not kept any more; the list says so next time.
             self.copies.remove(&copy);
             return;
         };
         reading.brake.slow(!core.rounds().is_empty());
-        self.under_way = Some((copy, reading.brake.clone()));
+        self.under_way = Some(UnderWay {
+            copy,
+            whole,
+            brake: reading.brake.clone(),
+        });
         core.begin(Ask::Scrub(Box::new(reading)));
     }
 
     fn on_scrubbed<S: Shell>(&mut self, core: &mut Core<S>, copy: CopyId, outcome: Scrubbed) {
-        self.under_way = None;
+        let asked = self.under_way.take().filter(|it| it.copy == copy);
+        let whole = asked.is_none_or(|it| it.whole);
         let now = core.now();
         self.next = now;
         let Some(known) = self.copies.get_mut(&copy) else {
@@ -229,7 +260,10 @@ impl Scrub {
             self.next = now + LISTED_EVERY.0;
             return;
         }
-        known.tried = Some(now);
+        known.looked = Some(now);
+        if whole {
+            known.tried = Some(now);
+        }
         known.gone = matches!(outcome, Scrubbed::Gone);
         let (error, is_mended) = match outcome {
             Scrubbed::Whole(bytes) => {
@@ -238,6 +272,7 @@ impl Scrub {
                 self.counts.read_bytes += bytes;
                 return;
             }
+            Scrubbed::There => return,
             Scrubbed::Gone | Scrubbed::Stopped => {
                 known.read = None;
                 return;
@@ -247,7 +282,8 @@ impl Scrub {
                 return;
             }
             Scrubbed::Mended { damage, from } => {
-                (known.read, known.damaged) = (Some(now), false);
+                // What was made was read back.
+                (known.read, known.tried, known.damaged) = (Some(now), Some(now), false);
                 (mended(&damage, from), true)
             }
             Scrubbed::Damaged { damage, why } => {
@@ -320,10 +356,8 @@ fn kept_of<S: Shell>(
                 .for_each(|part| keep(part, CopySource::Shared)),
             StoreKind::Node | StoreKind::Server => {
                 own.into_iter().for_each(|part| keep(part, CopySource::Own));
-                // What a memory server keeps is on no device; its end takes all of it.
-                let here = level.store() == StoreKind::Node;
-                let with =
-                    own.filter(|part| here && level.members().is_some() && part.parity.is_some());
+                // At a memory server one member of a group has it.
+                let with = own.filter(|part| level.members().is_some() && part.parity.is_some());
                 with.into_iter()
                     .for_each(|part| keep(part, CopySource::Parity(level)));
                 let held = contents.held_for_others(source, version, level, me);
@@ -335,7 +369,11 @@ fn kept_of<S: Shell>(
 }
 
 /// How a copy is read and mended; `None` if the records do not name it any more.
-fn reading_of<S: Shell>(core: &Core<S>, copy: CopyId, bytes_per_s: u64) -> Option<Reading> {
+fn reading_of<S: Shell>(
+    core: &Core<S>,
+    copy: CopyId,
+    (whole, bytes_per_s): (bool, u64),
+) -> Option<Reading> {
     let (source, version, node) = (copy.id.incarnation, copy.id.version, copy.id.node);
     let contents = core.contents();
     let levels = contents.levels_of(source, version);
@@ -359,6 +397,8 @@ fn reading_of<S: Shell>(core: &Core<S>, copy: CopyId, bytes_per_s: u64) -> Optio
     Some(Reading {
         copy,
         expected,
+        whole,
+        policy: what_goes(core),
         sources: parts.map(|(level, part)| (level, part.clone())).collect(),
         made_of: made_of.collect(),
         bytes_per_s,
@@ -367,10 +407,27 @@ fn reading_of<S: Shell>(core: &Core<S>, copy: CopyId, bytes_per_s: u64) -> Optio
 }
 
 const REMEDY: &str = "look at the device that it lies on: bytes change there by themselves";
+const LOST: &str = "see who removes files there, or whether the memory server was started anew";
+
+fn remedy(damage: &Error) -> &'static str {
+    match damage.code() {
+        Code::NotFound => LOST,
+        _ => REMEDY,
+    }
+}
 
 fn mended(damage: &Error, from: Level) -> Error {
-    let reason = format!("{}; it was mended from the copy at {from}", damage.reason());
-    Error::new(Code::Corrupt, damage.entity().clone(), reason, REMEDY)
+    let what = match damage.code() {
+        Code::NotFound => "it was made again of what is kept at",
+        _ => "it was mended from the copy at",
+    };
+    let reason = format!("{}; {what} {from}", damage.reason());
+    Error::new(
+        Code::Corrupt,
+        damage.entity().clone(),
+        reason,
+        remedy(damage),
+    )
 }
 
 fn not_mended(damage: &Error, why: &[Error]) -> Error {
@@ -382,7 +439,12 @@ fn not_mended(damage: &Error, why: &[Error]) -> Error {
         _ => each.collect::<Vec<_>>().join("; "),
     };
     let reason = format!("{}; it could not be mended: {why}", damage.reason());
-    Error::new(Code::Corrupt, damage.entity().clone(), reason, REMEDY)
+    Error::new(
+        Code::Corrupt,
+        damage.entity().clone(),
+        reason,
+        remedy(damage),
+    )
 }
 
 #[cfg(test)]

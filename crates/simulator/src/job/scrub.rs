@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, NodeId};
 use outlive_control::node::Input as NodeInput;
 use outlive_control::node::copies::{CopySource, Expected, Reading, Scrubbed};
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Making};
 use outlive_ledger::scheme::Piece;
-use outlive_ledger::{Part, Sealed};
+use outlive_ledger::{Part, Rules, Sealed};
 
 use super::node::Process;
 use super::parity::{Wanted, digest_of, words_of};
@@ -42,8 +43,16 @@ impl Job {
         if reading.copy.place == CopySource::Shared && self.shared_is_hidden(node) {
             return Scrubbed::Unreadable(broken(node, Code::Io, "it cannot be read"));
         }
+        let served = reading.copy.place.level().store() == StoreKind::Server;
+        if served && self.server_is_out() {
+            return Scrubbed::Unreadable(broken(node, Code::ServerLost, "nobody answers"));
+        }
         let storage = &self.home(who).storage;
         let sound = match (reading.copy.place, reading.expected) {
+            (CopySource::Parity(level), Expected::Parity(parity)) if served => {
+                let found = self.served.parity.get(&(key, level, node));
+                found.map(|(bytes, _)| digest_of(bytes) == parity)
+            }
             (CopySource::Parity(level), Expected::Parity(parity)) => {
                 let bytes = storage.parity.get(&(key, level));
                 bytes.map(|bytes| digest_of(bytes) == parity)
@@ -59,10 +68,20 @@ impl Job {
             _ => None,
         };
         match sound {
+            None if served && !self.may_go(who, reading) => self.mend(who, reading),
             None => Scrubbed::Gone,
+            Some(_) if !reading.whole => Scrubbed::There,
             Some(true) => Scrubbed::Whole(4096),
             Some(false) => self.mend(who, reading),
         }
+    }
+
+    /// True if what is not there may have been removed.
+    fn may_go(&self, who: Process, reading: &Reading) -> bool {
+        let (id, level) = (reading.copy.id, reading.copy.place.level());
+        let records = &self.homes[who as usize].storage.records;
+        let rules = Rules::new(records.readable(), &reading.policy);
+        rules.may_go((id.incarnation, id.version), level)
     }
 
     fn mend(&mut self, who: Process, reading: &Reading) -> Scrubbed {

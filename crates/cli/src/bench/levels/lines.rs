@@ -168,6 +168,62 @@ impl Line {
     }
 }
 
+/// A level of a memory server beside the one whose nodes compute the same parities: DEEP-ER, figure 9.
+#[derive(Debug, Serialize)]
+pub struct Beside {
+    pub level: &'static str,
+    pub beside: &'static str,
+    /// Processor seconds of ranks, keepers and agents for each protected GB.
+    pub node_seconds_per_gb: f64,
+    pub beside_node_seconds_per_gb: f64,
+    /// Of the other's node time.
+    pub node_time_saved: f64,
+    /// The protected bytes a second of both, one by the other.
+    pub bandwidth_ratio: f64,
+}
+
+impl Beside {
+    /// All pairs of the table.
+    pub fn of(levels: &[Line]) -> Vec<Beside> {
+        let served = |line: &&Line| line.level.starts_with(SERVED);
+        let pairs = levels.iter().filter(served).filter_map(|line| {
+            let members = &line.level[SERVED.len()..];
+            let mut others = levels.iter();
+            let other = others.find(|it| it.level.strip_prefix("xor:") == Some(members))?;
+            let of_node = |line: &Line| {
+                let used = &line.processor_seconds_per_gb;
+                used.ranks + used.agents
+            };
+            let (ours, theirs) = (of_node(line), of_node(other));
+            Some(Beside {
+                level: line.level,
+                beside: other.level,
+                node_seconds_per_gb: ours,
+                beside_node_seconds_per_gb: theirs,
+                node_time_saved: 1.0 - ours / theirs,
+                bandwidth_ratio: line.bytes_per_second.median / other.bytes_per_second.median,
+            })
+        });
+        pairs.collect()
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{} beside {}: {} by {} CPU s/GB of ranks and agents, {:.0} % less (goal: 50 or more); {} times \
+             its MB/s (goal: up to 3)",
+            self.level,
+            self.beside,
+            number(self.node_seconds_per_gb),
+            number(self.beside_node_seconds_per_gb),
+            100.0 * self.node_time_saved,
+            number(self.bandwidth_ratio),
+        )
+    }
+}
+
+/// How levels of memory servers begin; how many members a group has follows.
+const SERVED: &str = "memory-server:";
+
 /// The whole table.
 #[derive(Debug, Serialize)]
 pub struct Levels {
@@ -180,6 +236,7 @@ pub struct Levels {
     /// Versions that were measured at each level, and pairs of runs.
     pub versions: u32,
     pub levels: Vec<Line>,
+    pub compared: Vec<Beside>,
     pub notes: Vec<String>,
 }
 
@@ -220,7 +277,9 @@ impl Levels {
                 mb(*disk)
             )
         });
-        let notes = self.notes.iter().map(|note| format!("\n{note}"));
+        let compared = self.compared.iter().map(Beside::text);
+        let notes = compared.chain(self.notes.iter().cloned());
+        let notes = notes.map(|note| format!("\n{note}"));
         format!(
             "{}\n{} in {} ranks on {} emulated nodes; {} of each level, medians\n{}\n\
              MB/s that the machine did beside each level:{}{}",
@@ -239,6 +298,52 @@ impl Levels {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn line(name: &str, seconds: f64, ranks: f64, agents: f64) -> Line {
+        let level: outlive_base::Level = name.parse().unwrap();
+        let rates = Rates {
+            memory: 8e9,
+            link: 4e9,
+            disk: 2e9,
+        };
+        let measured = Measured {
+            bytes: 1_000_000_000,
+            seconds: vec![seconds],
+            rates: vec![rates],
+            used: Used {
+                ranks,
+                agents,
+                launcher: 9.0,
+                server: 9.0,
+            },
+            stored: None,
+            without: vec![1.0],
+            with: vec![1.0],
+        };
+        Line::new(level, Moves::of(level, 8).unwrap(), &measured)
+    }
+
+    #[test]
+    fn a_memory_server_is_compared_with_nodes_that_compute_the_same() {
+        let levels = [
+            line("xor:4", 4.0, 0.5, 3.5),
+            line("memory-server:3", 1.0, 1.0, 1.0),
+            line("memory-server:4", 2.0, 0.5, 1.0),
+            line("disk", 1.0, 1.0, 1.0),
+        ];
+        let compared = Beside::of(&levels);
+        let [found] = &compared[..] else {
+            panic!("{compared:?}");
+        };
+        assert_eq!((found.level, found.beside), ("memory-server:4", "xor:4"));
+        assert_eq!(found.node_time_saved, 0.625);
+        assert_eq!(found.bandwidth_ratio, 2.0);
+        let text = found.text();
+        assert!(
+            text.contains("1.50 by 4.00 CPU s/GB") && text.contains("62 % less"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_line_is_what_was_measured() {

@@ -40,10 +40,10 @@ fn commit(node: &mut Node<Still>, version: Version, level: Level) {
     });
 }
 
-/// The copies that were asked for so far: version, place, whose.
-fn asked(node: &mut Node<Still>) -> Vec<(u64, CopySource, u32)> {
+/// The copies that were asked for so far, to be read or to be looked at: version, place, whose.
+fn all_asked(node: &mut Node<Still>, whole: bool) -> Vec<(u64, CopySource, u32)> {
     let reading = |ask: &Ask<_>| match ask {
-        Ask::Scrub(reading) => {
+        Ask::Scrub(reading) if reading.whole == whole => {
             let copy = reading.copy;
             Some((copy.id.version.0, copy.place, copy.id.node.0))
         }
@@ -52,27 +52,47 @@ fn asked(node: &mut Node<Still>) -> Vec<(u64, CopySource, u32)> {
     node.core.shell().asked.iter().filter_map(reading).collect()
 }
 
-fn brake(node: &Node<Still>) -> Brake {
-    let under_way = node.services.scrub.under_way.as_ref();
-    under_way.unwrap().1.clone()
+/// Those that were to be read.
+fn asked(node: &mut Node<Still>) -> Vec<(u64, CopySource, u32)> {
+    all_asked(node, true)
 }
 
-/// Time passes until something more is asked for.
+fn brake(node: &Node<Still>) -> Brake {
+    let under_way = node.services.scrub.under_way.as_ref();
+    under_way.unwrap().brake.clone()
+}
+
+/// Time passes until something more is to be read; what is only looked at is there.
 fn passes(node: &mut Node<Still>) -> Time {
     let before = asked(node).len();
-    for _ in 0..100 {
+    for _ in 0..1000 {
         let at = node.services.scrub.deadline(&node.core).unwrap();
         node.on_time(at.max(node.core.now()));
         if asked(node).len() > before {
             return node.core.now();
         }
+        if node.services.scrub.under_way.is_some() {
+            comes_of_it(node, Scrubbed::There);
+        }
     }
     panic!("nothing is read");
 }
 
+/// Time passes until something more is asked for.
+fn looks(node: &mut Node<Still>) -> Time {
+    for _ in 0..100 {
+        let at = node.services.scrub.deadline(&node.core).unwrap();
+        node.on_time(at.max(node.core.now()));
+        if node.services.scrub.under_way.is_some() {
+            return node.core.now();
+        }
+    }
+    panic!("nothing is looked at");
+}
+
 /// What is under way ends.
 fn comes_of_it(node: &mut Node<Still>, outcome: Scrubbed) {
-    let (copy, _) = node.services.scrub.under_way.clone().unwrap();
+    let copy = node.services.scrub.under_way.clone().unwrap().copy;
     let done = Done::Scrubbed { copy, outcome };
     node.on(node.core.now(), Input::Done(done));
 }
@@ -210,4 +230,98 @@ fn it_can_be_switched_off() {
     assert_eq!(node.services.scrub.deadline(&node.core), None);
     node.on_time(HOUR + HOUR);
     assert!(asked(&mut node).is_empty());
+}
+
+#[test]
+fn a_loss_is_found_long_before_the_next_reading_and_told_once() {
+    let mut node = node(&[Level::DISK]);
+    let first = looks(&mut node);
+    assert!(first <= LOOKED_EVERY + LOOKED_EVERY, "{first:?}");
+    assert!(asked(&mut node).is_empty());
+    let lost = || {
+        let entity = Entity::File("node/containers/x".into());
+        Error::new(Code::NotFound, entity, "it is gone", "see")
+    };
+    let is_gone = |why| Scrubbed::Damaged {
+        damage: lost(),
+        why,
+    };
+    comes_of_it(&mut node, is_gone(Vec::new()));
+    assert_eq!(warnings(&mut node).len(), 1);
+    assert!(warnings(&mut node)[0].contains("it is gone; it could not be mended"));
+    let copy = all_asked(&mut node, false)[0];
+    // The other one is there; the lost one is tried again, and not told again.
+    let mut again = Vec::new();
+    while again.len() < 2 {
+        let at = looks(&mut node);
+        assert!(at <= first + LOOKED_EVERY + LOOKED_EVERY + LOOKED_EVERY);
+        let last = *all_asked(&mut node, false).last().unwrap();
+        let outcome = match last == copy {
+            true => is_gone(Vec::new()),
+            false => Scrubbed::There,
+        };
+        again.extend((last == copy).then_some(at));
+        comes_of_it(&mut node, outcome);
+    }
+    assert_eq!(warnings(&mut node).len(), 1);
+    let read = |node: &mut Node<Still>| {
+        let versions = status(node).versions;
+        let read = |it: &ReadAt| (it.version.0, it.ago_ms.is_some());
+        versions.iter().map(read).collect::<Vec<_>>()
+    };
+    assert!(read(&mut node).contains(&(copy.0, false)));
+    while *all_asked(&mut node, false).last().unwrap() != copy
+        || node.services.scrub.under_way.is_none()
+    {
+        if node.services.scrub.under_way.is_some() {
+            comes_of_it(&mut node, Scrubbed::There);
+        }
+        looks(&mut node);
+    }
+    let made = Scrubbed::Mended {
+        damage: lost(),
+        from: Level::PARTNER,
+    };
+    comes_of_it(&mut node, made);
+    assert!(warnings(&mut node)[1].contains("it was made again of what is kept at partner"));
+    // What was made was read back.
+    assert!(read(&mut node).contains(&(copy.0, true)));
+    assert!(asked(&mut node).is_empty());
+}
+
+#[test]
+fn the_parity_at_a_memory_server_is_read_by_the_node_that_it_is_named_after() {
+    let level = Level::memory_server(3).unwrap();
+    let mut node = alone_at(1, Level::PARTNER);
+    for (version, named) in [(20, 1), (21, 0)] {
+        let parts = (0..3).map(|owner| {
+            let mut part = part_of((SOURCE, Version(version)), owner);
+            let parity = outlive_ledger::Parity {
+                length: 4096,
+                digest: 7,
+            };
+            part.parity = (owner == named).then_some(parity);
+            part
+        });
+        node.core.learn(&Record::Commit {
+            incarnation: SOURCE,
+            version: Version(version),
+            level,
+            ballot: 1,
+            ranks: 3,
+            parts: parts.collect(),
+            groups: vec![(0..3).map(NodeId).collect()],
+        });
+    }
+    for _ in 0..3 {
+        passes(&mut node);
+        comes_of_it(&mut node, Scrubbed::Whole(100));
+    }
+    let all: std::collections::BTreeSet<_> = asked(&mut node).into_iter().collect();
+    let want = [
+        (20, CopySource::Own, 1),
+        (20, CopySource::Parity(level), 1),
+        (21, CopySource::Own, 1),
+    ];
+    assert_eq!(all, want.into_iter().collect());
 }
