@@ -114,6 +114,8 @@ fn dispatch(cli: Cli) -> Result<u8> {
         }
         Command::Keeper { .. } => service::keeper(),
         Command::Host { .. } => outlive_launch::hosts::serve::serve(),
+        Command::Each { words } => outlive_launch::each::runner::run(&words),
+        Command::Member { .. } => outlive_launch::each::member::serve(),
         Command::Agent { .. } => service::agent(),
     }
 }

@@ -36,7 +36,9 @@ use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 use rustix::process::Signal;
 
+use crate::each::Way;
 use crate::host_words::{Begin, Evict, FromHost, Heard, ToHost};
+use crate::layout;
 use crate::nodes::{Happened, Nodes};
 use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
@@ -628,6 +630,20 @@ impl Nodes for Hosts {
         let mut variables = self.source.environment(&hosts, passed, dir)?;
         variables.push(("OUTLIVE_AGENT".into(), self.socket().into()));
         Ok(variables)
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        let way = |at: &usize| {
+            let (host, program) = (self.host(*at), self.executable(*at));
+            let words = [program, "member".to_owned(), self.common.job.to_string()];
+            Way {
+                host: Some(self.run_dir().join(layout::HOST)),
+                keeps_secrets: self.source.keeps_secrets(),
+                address: host.address().to_owned(),
+                ..Way::by(&host.name, &self.source.start(host, &words))
+            }
+        };
+        self.placed.values().map(way).collect()
     }
 
     fn hosts(&self) -> Vec<String> {

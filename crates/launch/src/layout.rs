@@ -24,6 +24,9 @@ pub const LOCK: &str = "lock";
 /// Held by a run and all its keepers and agents: free when the last of them has ended.
 pub(crate) const NODES_LOCK: &str = "nodes.lock";
 
+/// On a host: which process stands for the launcher there.
+pub(crate) const HOST: &str = "host";
+
 /// Where a launcher notes the shared memory that its ranks map.
 pub(crate) const SEGMENTS: &str = "segments.json";
 

@@ -21,6 +21,7 @@ use outlive_control::orders::AgentSpec;
 
 use super::address;
 use super::line::next_line;
+use crate::each::member;
 use crate::fleet::{Common, Fleet};
 use crate::host_words::{self as words, Begin, Evict, FromHost, ToHost};
 use crate::layout;
@@ -448,6 +449,8 @@ impl Node {
     fn start(ready: Ready) -> Result<Node> {
         let Ready { begin, common } = ready;
         let spec = begin.spec;
+        // Of the command that is started on each host only what finds this process runs.
+        member::announce(&begin.run_dir)?;
         let mut fleet = Fleet::new(common);
         fleet.start(spec.node, spec.epoch, &spec.node_dir, begin.storage)?;
         Ok(Node {
@@ -471,7 +474,7 @@ impl Node {
 /// Removes what [`lock`] and [`key_file`] made, by their holder: who waits for the lock looks
 /// where it is then.
 fn remove_key_and_lock(run_dir: &Path) {
-    for name in [layout::KEY, layout::NODES_LOCK] {
+    for name in [layout::KEY, layout::HOST, layout::NODES_LOCK] {
         let _ = std::fs::remove_file(run_dir.join(name));
     }
 }

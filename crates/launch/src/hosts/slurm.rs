@@ -20,6 +20,8 @@ pub const NAME: &str = "slurm";
 
 /// The name of our own steps.
 const STEP: &str = "outlive-node";
+/// The name of those in which the user's command is started on each node.
+const STARTED: &str = "outlive-each";
 /// Bound of looking for steps that were left.
 const SWEEP_SECONDS: &str = "5";
 
@@ -123,20 +125,11 @@ impl Source for Slurm {
     }
 
     fn shell(&self, host: &Host, words: &[String]) -> Command {
-        let mut command = Command::new("srun");
-        command
-            // Beside the ranks' step, on what they use.
-            .args(["--overlap", "--mem=0", "--cpu-bind=none"])
-            .args(["--no-kill", "--kill-on-bad-exit=0", "--unbuffered"])
-            .args(["--nodes=1", "--ntasks=1", "--mpi=none"])
-            .arg(format!("--job-name={STEP}"))
-            .arg(format!("--nodelist={}", host.name))
-            .args(words)
-            // What the user set for the ranks is not meant for this step.
-            .env_remove("SLURM_HOSTFILE")
-            .env_remove("SLURM_DISTRIBUTION")
-            .env_remove("SLURM_NTASKS_PER_NODE");
-        command
+        step(STEP, host, words)
+    }
+
+    fn start(&self, host: &Host, words: &[String]) -> Command {
+        step(STARTED, host, words)
     }
 
     /// Of Slurm's ways to tell this is the one that answers for all nodes, from anywhere in the
@@ -215,6 +208,24 @@ impl Source for Slurm {
             ("OUTLIVE_HOSTS".into(), names.join(",").into()),
         ])
     }
+}
+
+/// A step on one host, beside others.
+fn step(name: &str, host: &Host, words: &[String]) -> Command {
+    let mut command = Command::new("srun");
+    command
+        // Beside the ranks' step, on what they use.
+        .args(["--overlap", "--mem=0", "--cpu-bind=none"])
+        .args(["--no-kill", "--kill-on-bad-exit=0", "--unbuffered"])
+        .args(["--nodes=1", "--ntasks=1", "--mpi=none"])
+        .arg(format!("--job-name={name}"))
+        .arg(format!("--nodelist={}", host.name))
+        .args(words)
+        // What the user set for the ranks is not meant for this step.
+        .env_remove("SLURM_HOSTFILE")
+        .env_remove("SLURM_DISTRIBUTION")
+        .env_remove("SLURM_NTASKS_PER_NODE");
+    command
 }
 
 fn slots(host: &Host) -> usize {
