@@ -1,6 +1,7 @@
 """Where the tests find PyTorch, the package ``outlive`` and the training program."""
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def variables(into: Path) -> dict[str, str]:
     return {"PATH": path, "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"}
 
 
+def alone() -> list[str]:
+    """Options of a torchrun for all ranks, which meets nobody else's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return [f"--nproc_per_node={RANKS}", "--master_addr=127.0.0.1", f"--master_port={port}"]
+
+
 def results(output: Path) -> dict[str, str]:
     """What each rank has written."""
     return {path.name: path.read_text() for path in sorted(output.glob("rank-?"))}
@@ -41,7 +49,7 @@ def results(output: Path) -> dict[str, str]:
 def undisturbed(into: Path, more: dict[str, str], steps: int) -> dict[str, str]:
     """The results of the program under torchrun alone, which protects nothing."""
     output = into / "reference"
-    words = ["torchrun", "--standalone", f"--nproc_per_node={RANKS}", TRAIN, output]
+    words = ["torchrun", *alone(), TRAIN, output]
     done = subprocess.run(
         [*words, "--steps", str(steps)],
         env=os.environ | more,

@@ -4,6 +4,7 @@ weights, losses and random numbers of all ranks are those of a run that nothing 
 import random
 import socket
 
+import places
 import pytest
 from conftest import Training
 
@@ -44,7 +45,7 @@ def test_a_rank_is_killed_where_torchrun_restarts_too(training: Training, kind: 
 
 def test_one_torchrun_for_all_ranks_of_a_machine(training: Training) -> None:
     options = ["--every", "10", "--inject", "node:1@version=33"]
-    report, text = training.run(["--nproc_per_node=4"], *options)
+    report, text = training.run(places.alone(), *options)
     assert report["restarts"] == 1 and report["result"] == "finished", text
     assert training.results() == training.undisturbed(), text
 

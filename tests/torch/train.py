@@ -20,13 +20,13 @@ options = parser.parse_args()
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-torch.manual_seed(7)
+torch.manual_seed(7)  # fixed seed: all ranks begin with the same parameters
 net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
 # Else it lays gradients out anew after the first step of each start, and sums differ in their last
 # bits from those of a run that began once.
 model = DistributedDataParallel(net, find_unused_parameters=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-torch.manual_seed(100 + rank)
+torch.manual_seed(100 + rank)  # fixed seed: runs are compared
 state = {
     "model": model,
     "optimizer": optimizer,

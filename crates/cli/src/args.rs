@@ -144,6 +144,12 @@ pub enum Command {
         /// The job, for people who look at processes
         job: Option<String>,
     },
+    /// Carries bytes between a host's agent and outlive run (started by it)
+    #[command(hide = true)]
+    Relay {
+        /// The directory of the host's sockets
+        dir: PathBuf,
+    },
     /// The agent of a node (started by its keeper)
     #[command(hide = true)]
     Agent {

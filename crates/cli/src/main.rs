@@ -116,6 +116,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Host { .. } => outlive_launch::hosts::serve::serve(),
         Command::Each { words } => outlive_launch::each::runner::run(&words),
         Command::Member { .. } => outlive_launch::each::member::serve(),
+        Command::Relay { dir } => outlive_launch::hosts::relay::serve(&dir),
         Command::Agent { .. } => service::agent(),
     }
 }

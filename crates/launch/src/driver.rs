@@ -116,7 +116,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let mut fleet = lives.nodes(machines, happened_to)?;
     domains::settle(&mut run.settings, &mut *fleet, &run.timeline);
     let recipe = Recipe {
-        words: each::words(&run),
+        words: each::line(&run),
         job: run.settings.job.clone(),
         nodes: run.settings.nodes,
         environment: run.environment.clone(),

@@ -14,6 +14,7 @@
 mod meeting;
 pub mod member;
 pub mod runner;
+mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -138,7 +139,7 @@ impl Starts {
 }
 
 /// The command that is started here: the user's, or what starts that on each node.
-pub(crate) fn words(run: &Run) -> Vec<OsString> {
+pub(crate) fn line(run: &Run) -> Vec<OsString> {
     if !run.each {
         return run.words.clone();
     }

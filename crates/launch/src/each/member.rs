@@ -3,19 +3,17 @@
 //! anything any more, and when the process that stands for the launcher here ends.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use outlive_base::{Code, Entity, Error, Result};
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
 
-use super::runner::{GRACE, MEMBER_GONE};
+use super::words::{GRACE, MEMBER_GONE, Start, ToMember};
 use crate::process::{self, Group};
 use crate::watch::{Seen, Watcher};
 use crate::{input, layout};
@@ -26,29 +24,6 @@ const LINE_BYTES_MAX: u64 = 1 << 24;
 const LOOK: Duration = Duration::from_millis(5);
 /// How long processes may take to end after SIGKILL before this one ends without them.
 const KILLED: Duration = Duration::from_secs(10);
-
-/// What is said to a member: a line of JSON each.
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) enum ToMember {
-    Start(Box<Start>),
-    /// Nothing is new.
-    Alive,
-    /// A signal for the command.
-    Signal(i32),
-}
-
-/// What to start, and how.
-#[derive(Serialize, Deserialize, Debug, Default)]
-pub(super) struct Start {
-    pub words: Vec<OsString>,
-    pub variables: Vec<(OsString, OsString)>,
-    /// The working directory; `None`: as it is.
-    pub dir: Option<OsString>,
-    /// Where the process that stands for the launcher here says that it lives.
-    pub host: Option<PathBuf>,
-    /// Silence after which everything here ends.
-    pub lease_ms: u64,
-}
 
 enum Woken {
     Seen(Seen),

@@ -15,16 +15,12 @@ use outlive_control::ended::{Ended, SIGTERM};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 
-use super::member::{Start, ToMember};
+use super::words::{GRACE, Start, ToMember};
 use super::{Plan, VARIABLE, Way, own};
 use crate::process::{self, Group, Process};
 use crate::watch::{Seen, Watcher};
 use crate::{input, sys};
 
-/// From SIGTERM to SIGKILL when one has failed or is told to end.
-pub(super) const GRACE: Duration = Duration::from_secs(2);
-/// The status of a member that was given up: EX_UNAVAILABLE.
-pub(super) const MEMBER_GONE: u8 = 69;
 /// Words that may wait for a member, which ends if none comes.
 const QUEUE: usize = 64;
 /// How long ways to other machines may take to end when their members were given up.
@@ -113,9 +109,7 @@ fn begin(plan: &Plan, node: usize, way: &Way, words: &[OsString]) -> Result<Memb
             here,
         });
     }
-    command
-        .args(way.words.iter().skip(1))
-        .env_remove(VARIABLE);
+    command.args(way.words.iter().skip(1)).env_remove(VARIABLE);
     for (name, value) in &way.variables {
         match value {
             Some(value) => command.env(name, value),
