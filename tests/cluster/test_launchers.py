@@ -24,7 +24,12 @@ ROWS: dict[str, tuple[Path, str, str]] = {
     "`srun --mpi=pmi2`, MPICH 5": (MPICH, "Version:                                 5.", "heat2d"),
 }
 BY_SSH = ["`mpirun` of MPICH 5", "`mpirun` of Open MPI 5", "`mpirun` of Open MPI 4.1"]
-BY_SLURM = {"`mpirun` of MPICH 5": "HYDRA_LAUNCHER=ssh", "`srun --mpi=pmi2`, MPICH 5": ""}
+BY_SLURM = {
+    "`mpirun` of MPICH 5": "HYDRA_LAUNCHER=ssh",
+    "`mpirun` of Open MPI 5": "",
+    "`mpirun` of Open MPI 4.1": "",
+    "`srun --mpi=pmi2`, MPICH 5": "",
+}
 # Tests of their own: column 1 and 2.
 ELSEWHERE = {
     "`torchrun`": ["test_a_machine_of_torchrun", "test_a_machine_of_an_allocation"],
@@ -87,5 +92,6 @@ def test_by_ssh(cluster: Cluster, row: str) -> None:
 
 @pytest.mark.parametrize("row", BY_SLURM)
 def test_in_an_allocation(under_slurm: Cluster, row: str) -> None:
-    variable, _, value = BY_SLURM[row].partition("=")
-    loses_a_machine(under_slurm, row, "slurm", {variable: value} if variable else {})
+    variables = (word.partition("=") for word in BY_SLURM[row].split())
+    more = {name: value for name, _, value in variables}
+    loses_a_machine(under_slurm, row, "slurm", more)

@@ -12,6 +12,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use outlive_planner::slurm::Cluster;
 
 use super::answer;
+use super::hostfile::open_mpis;
 use super::source::{self, Host, Source};
 use crate::files;
 
@@ -184,7 +185,7 @@ impl Source for Slurm {
     fn environment(
         &self,
         hosts: &[&Host],
-        _passed: &[String],
+        passed: &[String],
         dir: &Path,
     ) -> Result<Vec<(OsString, OsString)>> {
         // A line for each task: as many on each host as Slurm would have put there.
@@ -197,8 +198,12 @@ impl Source for Slurm {
             &hydra,
             hosts.iter().map(lines).collect::<String>().as_bytes(),
         )?;
+        let open_mpi = dir.join("hosts");
+        let lines = |host: &&Host| format!("{} slots={}\n", host.name, slots(host));
+        let text: String = hosts.iter().map(lines).collect();
+        files::write_atomic(&open_mpi, text.as_bytes())?;
         let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
-        Ok(vec![
+        let mut variables = vec![
             ("SLURM_HOSTFILE".into(), file.clone().into()),
             ("SLURM_DISTRIBUTION".into(), "arbitrary".into()),
             // One that ends slowly, as a dead node's does, is not waited for.
@@ -206,7 +211,21 @@ impl Source for Slurm {
             ("HYDRA_HOST_FILE".into(), hydra.into()),
             ("OUTLIVE_HOSTFILE".into(), file.into()),
             ("OUTLIVE_HOSTS".into(), names.join(",").into()),
-        ])
+        ];
+        variables.extend(open_mpis(&open_mpi, passed));
+        // Its own way to Slurm takes the allocation's order and dead nodes, and its helpers' srun
+        // what is said above for the ranks': it lays ranks by its list, by ssh, or not at all.
+        let ways = [
+            "OMPI_MCA_ras",
+            "OMPI_MCA_plm",
+            "PRTE_MCA_ras",
+            "PRTE_MCA_plm",
+        ];
+        let free = ways
+            .into_iter()
+            .filter(|name| std::env::var_os(name).is_none());
+        variables.extend(free.map(|name| (name.into(), "^slurm".into())));
+        Ok(variables)
     }
 }
 
@@ -256,9 +275,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let source = Slurm { hosts };
         let order = [&source.hosts[1], &source.hosts[0]];
-        source.environment(&order, &[], dir.path()).unwrap();
-        let text = std::fs::read_to_string(dir.path().join("hosts.slurm")).unwrap();
-        assert_eq!(text, "n3\nn1\nn1\n");
+        let variables = source.environment(&order, &[], dir.path()).unwrap();
+        let file = |name: &str| {
+            let (_, path) = variables.iter().find(|(key, _)| key == name).unwrap();
+            std::fs::read_to_string(path).unwrap()
+        };
+        assert_eq!(file("SLURM_HOSTFILE"), "n3\nn1\nn1\n");
+        assert_eq!(
+            file("PRTE_MCA_prte_default_hostfile"),
+            "n3 slots=1\nn1 slots=2\n"
+        );
     }
 
     #[test]
