@@ -11,13 +11,16 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps build rust examples python check test test-minickpt soak demo bench book install clean
+.PHONY: help deps deps-torch build rust examples python check test test-minickpt soak demo bench book install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 deps: ## what building and testing needs, into .deps/ and by apt
 	@scripts/deps.sh
+
+deps-torch: ## PyTorch for tests/torch, which nothing else needs (145 MB to fetch)
+	@scripts/deps.sh --torch
 
 build: rust examples ## the command, the C library and the examples, optimised
 

@@ -4,6 +4,7 @@
 #
 #   scripts/deps.sh            all of it
 #   scripts/deps.sh --apt      only the system's packages (as root)
+#   scripts/deps.sh --torch    PyTorch for tests/torch, which nothing else needs (145 MB to fetch)
 #   OUTLIVE_PYTHON=/path/to/python3 scripts/deps.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -81,6 +82,66 @@ if ! pkg-config --exists ucx 2>/dev/null || ! command -v ucx_perftest >/dev/null
 fi
 
 [ "${1:-}" != --apt ] || exit 0
+
+# PyTorch for processors alone, Debian's: that of the Python package index brings gigabytes of
+# libraries for graphics cards. Unpacked, not installed, beside the system's Python.
+torch() {
+    local packages stamp=.deps/torch/stamp
+    packages=$(apt-get install -s --no-install-recommends python3-torch 2>/dev/null |
+        sed -n 's/^Inst \([^ ]*\).*/\1/p')
+    if [ -z "$packages" ]; then
+        say "apt has no python3-torch, or it is installed: nothing to fetch"
+        return
+    fi
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$packages" ]; then
+        return
+    fi
+    say "fetching for .deps/torch, by apt, without installing: python3-torch and what it needs"
+    rm -rf .deps/torch
+    mkdir -p .deps/torch/packages .deps/torch/bin
+    # shellcheck disable=SC2086 # a list of words
+    if ! (cd .deps/torch/packages && apt-get download -qq $packages) >/dev/null 2>&1; then
+        say "they cannot be had: tests with PyTorch are skipped by name"
+        return
+    fi
+    local package
+    for package in .deps/torch/packages/*.deb; do
+        dpkg-deb -x "$package" .deps/torch || return 0
+    done
+    rm -rf .deps/torch/packages .deps/torch/usr/share
+    cat >.deps/torch/bin/python <<'EOS'
+#!/bin/sh
+# The system's Python, with the PyTorch that is unpacked here.
+here=$(cd "$(dirname "$0")/.." && pwd)
+lib=$here/usr/lib
+for dir in "$lib"/*-linux-gnu; do
+    LD_LIBRARY_PATH="$dir:$dir/blas:$dir/lapack:$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+done
+PYTHONPATH="$lib/python3/dist-packages${PYTHONPATH:+:$PYTHONPATH}"
+export LD_LIBRARY_PATH PYTHONPATH
+exec /usr/bin/python3 "$@"
+EOS
+    cat >.deps/torch/bin/torchrun <<'EOS'
+#!/bin/sh
+# PyTorch 1.13 takes its default for "no output redirected" for nothing at all, from Python 3.11 on:
+# said of a rank that there is not, it is understood.
+export PET_REDIRECTS="${PET_REDIRECTS:-9:1}" PET_TEE="${PET_TEE:-9:1}"
+exec "$(dirname "$0")/python" -m torch.distributed.run "$@"
+EOS
+    chmod +x .deps/torch/bin/*
+    if .deps/torch/bin/python -c 'import torch; torch.ones(2) @ torch.ones(2)' 2>/dev/null; then
+        printf '%s\n' "$packages" >"$stamp"
+    else
+        say "it does not run with /usr/bin/python3: tests with PyTorch are skipped by name"
+        rm -rf .deps/torch
+    fi
+}
+
+if [ "${1:-}" = --torch ]; then
+    mkdir -p .deps
+    torch
+    exit 0
+fi
 
 # Rust is not installed from here: how is the user's choice.
 wanted=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)

@@ -307,6 +307,13 @@ class Machines:
         done = self._in_room(["nft", "\n".join(["table bridge wall {", *chains, "}"])])
         assert done.returncode == 0, done.stderr
 
+    def close_room(self) -> None:
+        """A firewall of the launcher's machine: it connects to others, and nobody to it."""
+        rule = "tcp flags & (syn | ack) == syn drop"
+        chain = f"chain input {{ type filter hook input priority 0; {rule}; }}"
+        done = self._in_room(["nft", f"table bridge door {{\n{chain}\n}}"])
+        assert done.returncode == 0, done.stderr
+
     def end(self, name: str) -> None:
         """All processes of a machine end at once; its network still answers."""
         os.kill(self.inits[name], signal.SIGKILL)

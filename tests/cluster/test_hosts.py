@@ -183,7 +183,7 @@ def test_only_some_ports_are_open_between_hosts(cluster: Cluster) -> None:
     (cluster.dir / "store").mkdir()
     doctor = ["doctor", "--store", cluster.dir / "store", "--hosts", cluster.hosts(HOSTS)]
     said = cluster.tell(69, *doctor, "--within", "15s")
-    assert "this machine, at any port or at those of --ports" in said, said
+    assert "connect to this machine, at any port or at those of --ports" in said, said
     ports = ["--ports", "20000-20019"]
     assert cluster.tell(0, *doctor, *ports, "--json").count("reaches 3 others") == 4
     # MPICH is told its own.

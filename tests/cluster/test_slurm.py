@@ -135,6 +135,38 @@ def test_a_job_that_is_warned_and_queued_again_goes_on_without_its_machines_disk
     assert f"version {warned} rebuilt from shared" in text, text
 
 
+def test_a_batch_host_that_dies_takes_the_run_with_it_and_the_job_goes_on_when_sent_again(
+    under_slurm: Cluster,
+) -> None:
+    """The first machine of the allocation has a node, and the supervisor. Slurm lets such a job
+    run on without a head, so the other machines end what they have by themselves."""
+    output, said = under_slurm.dir / "field", under_slurm.dir / "said"
+    machines = under_slurm.machines
+    script = under_slurm.dir / "script"
+    script.write_text(f"#!/bin/sh\nexec {under_slurm.line(*OPTIONS, *heat(output, 20000))}\n")
+    queue = ["sbatch", "--parsable", "--no-kill", "--open-mode=append", f"--output={said}"]
+    job = machines.run("room", *queue, *ALLOCATION[3:], script).strip()
+    under_slurm.wait_until("version 80 stable on partner", said)
+    machines.power_off("n1")
+    left = "ps -e -o args | grep -E 'outlive|heat2d' | grep -v -E 'grep|sh -c' || test $? = 1"
+    until = time.monotonic() + 30
+    while any(machines.run(name, "sh", "-c", left) for name in ("n2", "n3", "n4")):
+        assert time.monotonic() < until, said.read_text()
+        time.sleep(0.1)
+    # Its user, or the time limit.
+    machines.run("room", "scancel", job)
+    machines.boot("n1")
+    machines.wait_for_slurm()
+    all_over(under_slurm)
+    machines.run("room", *queue, *ALLOCATION[3:], script)
+    under_slurm.wait_until("finished:", said)
+    text = said.read_text()
+    assert output.read_bytes() == undisturbed(under_slurm), text
+    # What the machine kept is gone with it.
+    assert re.search(r"version \d+ rebuilt from partner", text), text
+    assert text.count("fresh start") == 1, text
+
+
 # Three nodes, n1 and n2 under one switch and n3 under the other, and two spares there.
 OVER_SWITCHES = ("salloc", "--quiet", "--no-kill", "-N", 5, "--ntasks-per-node=2")
 

@@ -131,6 +131,25 @@ pub enum Command {
         /// The job, for people who look at processes
         job: Option<String>,
     },
+    /// Runs a command on each node of a job (started by run)
+    #[command(hide = true)]
+    Each {
+        /// Program and arguments
+        #[arg(last = true, required = true)]
+        words: Vec<std::ffi::OsString>,
+    },
+    /// Runs it on one of them (started by each)
+    #[command(hide = true)]
+    Member {
+        /// The job, for people who look at processes
+        job: Option<String>,
+    },
+    /// Carries bytes between a host's agent and outlive run (started by it)
+    #[command(hide = true)]
+    Relay {
+        /// The directory of the host's sockets
+        dir: PathBuf,
+    },
     /// The agent of a node (started by its keeper)
     #[command(hide = true)]
     Agent {

@@ -89,6 +89,12 @@ pub const KEYS: &[Key] = &[
     key(NODES, "ports", "", "any that is free"),
     key(
         NODES,
+        "start",
+        "",
+        "each for torchrun with several nodes, else once",
+    ),
+    key(
+        NODES,
         "domains",
         "",
         "each node is its own; under Slurm by its leaf switches",
@@ -305,7 +311,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 51] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 52] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -317,6 +323,7 @@ impl Settings {
             ("remote-executable", &self.remote_executable),
             ("network", &self.network),
             ("ports", &self.ports),
+            ("start", &self.start),
             ("domains", &self.domains),
             ("levels", &self.levels),
             ("every", &self.every),

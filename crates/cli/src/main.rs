@@ -115,6 +115,9 @@ fn dispatch(cli: Cli) -> Result<u8> {
         }
         Command::Keeper { .. } => service::keeper(),
         Command::Host { .. } => outlive_launch::hosts::serve::serve(),
+        Command::Each { words } => outlive_launch::each::runner::run(&words),
+        Command::Member { .. } => outlive_launch::each::member::serve(),
+        Command::Relay { dir } => outlive_launch::hosts::relay::serve(&dir),
         Command::Agent { .. } => service::agent(),
     }
 }

@@ -42,6 +42,9 @@ pub struct Settings {
     /// With --hosts: the TCP ports that are open between them, for example 20000-20099
     #[arg(long, value_name = "FIRST-LAST", hide_short_help = true)]
     pub ports: Option<String>,
+    /// Start COMMAND once, on this machine, or each: once on every node
+    #[arg(long, value_name = "once|each")]
+    pub start: Option<String>,
     /// Failure domain of each node, in order: 0,0,1,1; or own. A partner lies in another domain
     #[arg(long, value_name = "LIST|own")]
     pub domains: Option<String>,

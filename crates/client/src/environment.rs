@@ -48,8 +48,15 @@ const LAUNCHERS: &[(&str, &str, &[&str])] = &[
     ("Slurm", "SLURM_PROCID", &["SLURM_NTASKS"]),
     ("PALS", "PALS_RANKID", &["PALS_SIZE"]),
     ("Flux", "FLUX_TASK_RANK", &["FLUX_JOB_SIZE"]),
-    ("torchrun", "RANK", &["WORLD_SIZE"]),
+    (TORCHRUN, "RANK", &["WORLD_SIZE"]),
+    // `outlive run --start each`, of what has no launcher below it.
+    ("Outlive", "OUTLIVE_NODE_RANK", &["OUTLIVE_NODES"]),
 ];
+
+const TORCHRUN: &str = "torchrun";
+/// Set by torchrun alone, for its workers: it may itself have been started by srun or mpirun, whose
+/// variables number what they have started.
+const OF_TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
 fn unknown(reason: String) -> Error {
     Error::new(
@@ -65,7 +72,11 @@ fn unknown(reason: String) -> Error {
 /// other gives both: then, as with values that make no sense, error 200.
 pub fn place(lookup: &dyn Fn(&str) -> Option<String>) -> Result<RankOf> {
     let mut incomplete = None;
-    for (launcher, rank_name, size_names) in LAUNCHERS {
+    let under_torchrun = lookup(OF_TORCHRUN).is_some();
+    // By hand, then torchrun if it is the nearest, then all in order.
+    let near = |at: &usize| *at == 0 || (under_torchrun && LAUNCHERS[*at].0 == TORCHRUN);
+    let order = (0..LAUNCHERS.len()).filter(near).chain(0..LAUNCHERS.len());
+    for (launcher, rank_name, size_names) in order.map(|at| &LAUNCHERS[at]) {
         let Some(rank) = lookup(rank_name) else {
             continue;
         };
@@ -247,6 +258,43 @@ mod tests {
             (&[("FLUX_TASK_RANK", "2"), ("FLUX_JOB_SIZE", "4")], (2, 4)),
             (
                 &[("RANK", "2"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")],
+                (2, 4),
+            ),
+            // torchrun inside of steps of srun and of an mpirun.
+            (
+                &[
+                    ("SLURM_PROCID", "1"),
+                    ("SLURM_NTASKS", "2"),
+                    ("PMI_RANK", "1"),
+                    ("PMI_SIZE", "2"),
+                    ("TORCHELASTIC_RUN_ID", "none"),
+                    ("RANK", "3"),
+                    ("WORLD_SIZE", "4"),
+                ],
+                (3, 4),
+            ),
+            // Others set these too, for what they start.
+            (
+                &[
+                    ("PMI_RANK", "1"),
+                    ("PMI_SIZE", "2"),
+                    ("RANK", "3"),
+                    ("WORLD_SIZE", "4"),
+                ],
+                (1, 2),
+            ),
+            // A plain process on each node, and one that starts ranks there.
+            (
+                &[("OUTLIVE_NODE_RANK", "1"), ("OUTLIVE_NODES", "3")],
+                (1, 3),
+            ),
+            (
+                &[
+                    ("OUTLIVE_NODE_RANK", "1"),
+                    ("OUTLIVE_NODES", "2"),
+                    ("RANK", "2"),
+                    ("WORLD_SIZE", "4"),
+                ],
                 (2, 4),
             ),
             // torchrun inside of an incomplete outer environment.

@@ -19,6 +19,7 @@ use outlive_planner::online::learned::Learned;
 use crate::command::{Recipe, Tree};
 use crate::coordinator::{Link, Sources};
 use crate::domains;
+use crate::each;
 use crate::hangs::Hangs;
 use crate::hosts;
 use crate::jobs::{Job, utc};
@@ -66,8 +67,7 @@ pub fn run(run: Run) -> Result<u8> {
 
 fn carry_out(mut run: Run) -> Result<Outcome> {
     // Everything the user gave is looked at before the first process starts.
-    let executable = find(&run.words)?;
-    tracing::info!(command = %executable.display(), "found");
+    look(&run)?;
     crate::sys::raise_limit();
     let unknown = domains::ask(&mut run);
     let (happened_to, happened) = unbounded::<Happened>();
@@ -104,6 +104,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     };
     let options = listening(&run);
     let endpoint = network::Endpoint::bind(identity, job_hash, key, options, events_to)?;
+    let each = each::Starts::of(&run, store.dir(), job_hash);
     let machines = run.hosts.take();
     let lives = places::Lives {
         run: &run,
@@ -115,7 +116,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let mut fleet = lives.nodes(machines, happened_to)?;
     domains::settle(&mut run.settings, &mut *fleet, &run.timeline);
     let recipe = Recipe {
-        words: run.words.clone(),
+        words: each::line(&run),
         job: run.settings.job.clone(),
         nodes: run.settings.nodes,
         environment: run.environment.clone(),
@@ -136,6 +137,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         begun: Instant::now(),
         tree: Tree::new(recipe)?,
         fleet,
+        each,
         to_start: None,
         reporter: Reporter::start(store.dir().join(layout::REPORT)),
         recorder: Recorder::start(
@@ -234,6 +236,15 @@ pub fn report_refusal(path: &Path, job: &str, nodes: u32, error: &Error) -> Resu
     )
 }
 
+/// The command must be here, unless it is started on hosts alone.
+fn look(run: &Run) -> Result<()> {
+    if !run.each || run.hosts.is_none() {
+        let executable = find(&run.words)?;
+        tracing::info!(command = %executable.display(), "found");
+    }
+    Ok(())
+}
+
 /// Looks for the command as execvp(3) will, so that a mistake costs no time.
 fn find(words: &[OsString]) -> Result<PathBuf> {
     let refuse = |entity: Entity, reason: &str, remedy: &str| {
@@ -289,6 +300,8 @@ struct Driver {
     supervisor: Supervisor,
     store: Store,
     fleet: Box<dyn Nodes>,
+    /// The command is started on each node.
+    each: Option<each::Starts>,
     /// The command is to be started for this incarnation.
     to_start: Option<Incarnation>,
     tree: Tree,
@@ -595,6 +608,12 @@ impl Driver {
         self.fleet.part();
         self.segments.command_changed();
         let environment = self.fleet.environment();
+        let environment = environment.and_then(|mut it| {
+            if let Some(each) = &self.each {
+                it.push(each.plan(self.fleet.ways(), incarnation)?);
+            }
+            Ok(it)
+        });
         let started = environment.and_then(|it| self.tree.start(incarnation, it));
         if let Err(error) = started {
             self.tell(Input::CommandFailed { error });

@@ -8,6 +8,7 @@ use outlive_base::{NodeId, Rank, Result, Time};
 use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 
+use crate::each::Way;
 use crate::fleet::Fleet;
 use crate::host_words::Heard;
 use crate::nodes::Nodes;
@@ -90,6 +91,13 @@ impl Nodes for Emulated {
     fn environment(&mut self) -> Result<Vec<(OsString, OsString)>> {
         let sockets = self.0.common().sockets.clone();
         Ok(vec![("OUTLIVE_AGENT".into(), sockets.into())])
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        let nodes = 0..self.0.common().nodes;
+        nodes
+            .map(|node| Way::here(NodeId(node).to_string()))
+            .collect()
     }
 
     fn end(&mut self) {

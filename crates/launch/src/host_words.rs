@@ -124,6 +124,8 @@ pub enum FromHost {
     },
     /// Keeper, agent and the processes named are gone.
     Fenced,
+    /// No port of the launcher is reached from here, and an agent waits for a way to it.
+    Relay,
 }
 
 /// A line, with its end.

@@ -19,6 +19,7 @@ mod line;
 pub mod pbs;
 mod place;
 pub mod preflight;
+pub mod relay;
 pub mod serve;
 pub mod slurm;
 pub mod source;
@@ -36,7 +37,9 @@ use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 use rustix::process::Signal;
 
+use crate::each::Way;
 use crate::host_words::{Begin, Evict, FromHost, Heard, ToHost};
+use crate::layout;
 use crate::nodes::{Happened, Nodes};
 use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
@@ -66,6 +69,8 @@ pub(crate) struct Hosts {
     /// Hosts that were brought the program, and those to which it is on its way.
     installed: BTreeSet<usize>,
     installs: BTreeMap<u32, (Install, Next)>,
+    /// Ways for agents that reach no port of this machine.
+    relays: BTreeMap<u32, Process>,
     /// The command was started once.
     started: bool,
     /// Ends what the command left on the hosts.
@@ -105,6 +110,7 @@ impl Hosts {
             next_call: 0,
             installed: BTreeSet::new(),
             installs: BTreeMap::new(),
+            relays: BTreeMap::new(),
             started: false,
             sweep: None,
             holders: BTreeMap::new(),
@@ -212,8 +218,8 @@ impl Hosts {
                 spec,
                 launchers,
                 known: self.common.known,
-                key: self.key()?,
-                credentials: self.credentials(),
+                key: self.common.key(self.source.keeps_secrets())?,
+                credentials: self.common.credentials_over(self.source.keeps_secrets()),
                 run_dir,
                 storage: call.storage,
                 lease_ms: self.common.lease.as_millis() as u64,
@@ -228,20 +234,15 @@ impl Hosts {
         Ok(())
     }
 
-    /// The key's file as it is sent, where nobody can read along.
-    fn key(&self) -> Result<Option<String>> {
-        if !self.source.keeps_secrets() {
-            return Ok(None);
-        }
-        let bytes = crate::input::read(&self.common.key_file, crate::input::TEXT_BYTES_MAX)?;
-        Ok(Some(serve::to_hex(&bytes)))
-    }
-
-    /// What opens the object store, under the same condition. Slurm hands variables on by itself.
-    fn credentials(&self) -> Vec<(String, String)> {
-        match self.source.keeps_secrets() {
-            true => self.common.credentials.clone(),
-            false => Vec::new(),
+    /// Sends a way to this process to an agent that finds none.
+    fn relay(&mut self, number: u64) {
+        let host = self.calls[&number].host;
+        let dir = self.run_dir().display().to_string();
+        let words = [self.executable(host), "relay".to_owned(), dir];
+        let command = self.source.shell(self.host(host), &words);
+        match relay::lead(command, self.common.launchers[0].port()) {
+            Ok(process) => drop(self.relays.insert(process.pid, process)),
+            Err(error) => tracing::warn!(%error, "no relay"),
         }
     }
 
@@ -279,6 +280,7 @@ impl Hosts {
                 return self.fail(number, &error);
             }
             FromHost::Failed(error) => return self.fail(number, &error),
+            FromHost::Relay => self.relay(number),
             FromHost::Hello { .. } | FromHost::Alive { .. } => {}
         }
         Vec::new()
@@ -566,6 +568,9 @@ impl Nodes for Hosts {
             self.sweep = None;
             return Some(Vec::new());
         }
+        if self.relays.remove(&pid).is_some() {
+            return Some(Vec::new());
+        }
         if let Some(inputs) = self.after_install(pid) {
             return Some(inputs);
         }
@@ -613,6 +618,7 @@ impl Nodes for Hosts {
         let calls = self.calls.values().map(|call| &call.line.process);
         calls
             .chain(&self.sweep)
+            .chain(self.relays.values())
             .chain(self.installs.values().map(|(install, _)| &install.0))
             .map(|process| process.pid)
             .collect()
@@ -628,6 +634,20 @@ impl Nodes for Hosts {
         let mut variables = self.source.environment(&hosts, passed, dir)?;
         variables.push(("OUTLIVE_AGENT".into(), self.socket().into()));
         Ok(variables)
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        let way = |at: &usize| {
+            let (host, program) = (self.host(*at), self.executable(*at));
+            let words = [program, "member".to_owned(), self.common.job.to_string()];
+            Way {
+                host: Some(self.run_dir().join(layout::HOST)),
+                keeps_secrets: self.source.keeps_secrets(),
+                address: host.address().to_owned(),
+                ..Way::by(&host.name, &self.source.start(host, &words))
+            }
+        };
+        self.placed.values().map(way).collect()
     }
 
     fn hosts(&self) -> Vec<String> {
@@ -657,8 +677,9 @@ impl Nodes for Hosts {
         while !self.calls.values().all(|call| has_ended(&call.line)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        for call in self.calls.values() {
-            process::signal(&call.line.process.fd, Signal::KILL);
+        let calls = self.calls.values().map(|call| &call.line.process);
+        for process in calls.chain(self.relays.values()) {
+            process::signal(&process.fd, Signal::KILL);
         }
     }
 }

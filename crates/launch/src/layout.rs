@@ -24,6 +24,12 @@ pub const LOCK: &str = "lock";
 /// Held by a run and all its keepers and agents: free when the last of them has ended.
 pub(crate) const NODES_LOCK: &str = "nodes.lock";
 
+/// On a host: which process stands for the launcher there.
+pub(crate) const HOST: &str = "host";
+
+/// On a host that reaches no port of the launcher: where a relay is waited for.
+pub(crate) const RELAY: &str = "relay.sock";
+
 /// Where a launcher notes the shared memory that its ranks map.
 pub(crate) const SEGMENTS: &str = "segments.json";
 

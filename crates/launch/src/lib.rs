@@ -13,6 +13,7 @@ pub mod coordinator;
 pub mod delete;
 mod domains;
 pub mod driver;
+pub mod each;
 mod emulated;
 pub mod files;
 pub mod fleet;

@@ -9,6 +9,7 @@ use outlive_base::{NodeId, Rank, Result, Time};
 use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 
+use crate::each::Way;
 use crate::host_words::Heard;
 use crate::watch::{Seen, Watcher};
 
@@ -74,6 +75,8 @@ pub(crate) trait Nodes {
     /// # Errors
     /// Those of writing the files that they name.
     fn environment(&mut self) -> Result<Vec<(OsString, OsString)>>;
+    /// How a command that is started on each node comes to it, in the order of the slots.
+    fn ways(&self) -> Vec<Way>;
     /// The name of each slot's host, where they have names.
     fn hosts(&self) -> Vec<String> {
         Vec::new()

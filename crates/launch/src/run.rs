@@ -64,6 +64,8 @@ pub struct Run {
     pub executable: PathBuf,
     /// Program and arguments of the command.
     pub words: Vec<OsString>,
+    /// The command is started on each node, instead of once on this machine.
+    pub each: bool,
     /// Further variables of the command's environment.
     pub environment: Vec<(OsString, OsString)>,
     /// What is done to the command before it is started.

@@ -213,6 +213,7 @@ fn job(words: &[String]) -> ExitCode {
         report: Some(dir.join("report.json")),
         metrics: None,
         executable: std::env::current_exe().unwrap(),
+        each: false,
         words: words[4..].iter().map(Into::into).collect(),
         timeline: Timeline::new(false, 1),
     };

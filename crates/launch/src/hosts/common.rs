@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use outlive_base::{JobName, NodeId, Ports};
+use outlive_base::{JobName, NodeId, Ports, Result};
 use outlive_control::orders::AgentSpec;
 
 use super::call::Call;
@@ -44,6 +44,23 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// The key's file as it is sent, where nobody can read along.
+    pub(super) fn key(&self, secret: bool) -> Result<Option<String>> {
+        if !secret {
+            return Ok(None);
+        }
+        let bytes = crate::input::read(&self.key_file, crate::input::TEXT_BYTES_MAX)?;
+        Ok(Some(super::serve::to_hex(&bytes)))
+    }
+
+    /// What opens the object store, under the same condition. Slurm hands variables on by itself.
+    pub(super) fn credentials_over(&self, secret: bool) -> Vec<(String, String)> {
+        match secret {
+            true => self.credentials.clone(),
+            false => Vec::new(),
+        }
+    }
+
     /// What the agent of a call is told. Where it listens is found out on its host.
     pub(super) fn spec(&self, call: &Call, socket: PathBuf) -> AgentSpec {
         AgentSpec {

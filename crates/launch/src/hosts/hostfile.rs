@@ -19,11 +19,16 @@ pub const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveIn
 /// Where Open MPI finds the names of variables that it passes on.
 const ENV_LIST: &str = "OMPI_MCA_mca_base_env_list";
 
+/// Further variables for launchers, as of [`Source::environment`]: of what brings its own list of
+/// hosts, all of which ssh reaches.
+pub(super) type More = fn(&[&Host], &Path) -> Result<Vec<(OsString, OsString)>>;
+
 /// The hosts of a file.
 #[derive(Debug)]
 pub struct HostFile {
     hosts: Vec<Host>,
     shell: Vec<String>,
+    more: Option<More>,
 }
 
 impl HostFile {
@@ -52,7 +57,19 @@ impl HostFile {
                 "leave it out for ssh",
             ));
         }
-        Ok(HostFile { hosts, shell })
+        Ok(HostFile {
+            hosts,
+            shell,
+            more: None,
+        })
+    }
+
+    /// With these variables besides.
+    pub(super) fn with(self, more: More) -> HostFile {
+        HostFile {
+            more: Some(more),
+            ..self
+        }
     }
 }
 
@@ -94,6 +111,18 @@ fn parse(text: &str, path: &Path) -> Result<Vec<Host>> {
         });
     }
     Ok(hosts)
+}
+
+/// By which Open MPI 4 and 5 find the hosts of a file, and pass these variables on: no others but
+/// those that are listed; MPICH's mpirun passes all.
+pub(super) fn open_mpis(file: &Path, passed: &[String]) -> Vec<(OsString, OsString)> {
+    let list = std::env::var(ENV_LIST).ok().filter(|list| !list.is_empty());
+    let list: Vec<String> = list.into_iter().chain(passed.iter().cloned()).collect();
+    vec![
+        ("OMPI_MCA_orte_default_hostfile".into(), file.into()),
+        ("PRTE_MCA_prte_default_hostfile".into(), file.into()),
+        (ENV_LIST.into(), list.join(";").into()),
+    ]
 }
 
 fn cut(text: &str) -> String {
@@ -143,23 +172,12 @@ impl Source for HostFile {
         let (open_mpi_file, hydra_file) = (dir.join("hosts"), dir.join("hosts.hydra"));
         files::write_atomic(&open_mpi_file, open_mpi.as_bytes())?;
         files::write_atomic(&hydra_file, hydra.as_bytes())?;
-        // Open MPI passes no variables on but those listed there; MPICH's mpirun all.
-        let list = std::env::var(ENV_LIST).ok().filter(|list| !list.is_empty());
-        let list: Vec<String> = list.into_iter().chain(passed.iter().cloned()).collect();
-        Ok(vec![
-            ("OUTLIVE_HOSTFILE".into(), open_mpi_file.clone().into()),
-            // Open MPI 4 and 5, and MPICH's mpirun.
-            (
-                "OMPI_MCA_orte_default_hostfile".into(),
-                open_mpi_file.clone().into(),
-            ),
-            (
-                "PRTE_MCA_prte_default_hostfile".into(),
-                open_mpi_file.into(),
-            ),
-            (ENV_LIST.into(), list.join(";").into()),
-            ("HYDRA_HOST_FILE".into(), hydra_file.into()),
-        ])
+        let more = self.more.map(|more| more(hosts, dir)).transpose()?;
+        let mut variables = open_mpis(&open_mpi_file, passed);
+        variables.push(("OUTLIVE_HOSTFILE".into(), open_mpi_file.into()));
+        variables.push(("HYDRA_HOST_FILE".into(), hydra_file.into()));
+        variables.extend(more.into_iter().flatten());
+        Ok(variables)
     }
 }
 

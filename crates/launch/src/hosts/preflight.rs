@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::address::{self, Subnet};
 use super::line::next_line;
+use super::relay;
 use super::serve;
 use super::source::{Host, Source};
 use crate::host_words as words;
@@ -151,10 +152,12 @@ pub fn answer<T: Serialize>(look: impl FnOnce(&Question) -> T) -> Result<u8> {
                 say(&FromHost::Clock { unix_ms })?;
                 let way = address::reach(&question.launchers);
                 let way = way.map_err(|error| error.reason().to_owned());
-                let listens = way
-                    .as_ref()
-                    .ok()
-                    .and_then(|(_, own)| listen(*own, question.ports));
+                // Where others look for it, whether the launcher is reached or not.
+                let own = match &way {
+                    Ok((_, own)) => Some(*own),
+                    Err(_) => relay::own_address(&question.launchers).ok(),
+                };
+                let listens = own.and_then(|own| listen(own, question.ports));
                 if let Some(look) = look.take() {
                     let what = look(&question);
                     say(&FromHost::Found(Found { what, way, listens }))?;

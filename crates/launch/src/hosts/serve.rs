@@ -21,6 +21,8 @@ use outlive_control::orders::AgentSpec;
 
 use super::address;
 use super::line::next_line;
+use super::relay;
+use crate::each::member;
 use crate::fleet::{Common, Fleet};
 use crate::host_words::{self as words, Begin, Evict, FromHost, ToHost};
 use crate::layout;
@@ -270,7 +272,8 @@ impl Host {
     fn on_word(&mut self, word: ToHost) {
         match (word, &mut self.node) {
             (ToHost::Begin(begin), None) => {
-                self.aside(move || Woken::Ready(prepare(*begin).map(Box::new)));
+                let said = self.said.clone();
+                self.aside(move || Woken::Ready(prepare(*begin, said).map(Box::new)));
             }
             (ToHost::Evict(evict), None) => {
                 self.aside(move || Woken::Evicted(end_leftovers(&evict)))
@@ -408,11 +411,21 @@ fn end_leftovers(evict: &Evict) -> Result<()> {
     Ok(())
 }
 
-fn prepare(mut begin: Begin) -> Result<Ready> {
+fn prepare(mut begin: Begin, said: Sender<FromHost>) -> Result<Ready> {
     let spec = &mut begin.spec;
     let lock = Arc::new(lock(&begin.run_dir, spec, &begin.launchers)?);
     spec.key_file = key_file(spec, begin.key.take(), &begin.run_dir)?;
-    let (launcher, own) = address::reach(&begin.launchers)?;
+    let (launcher, own) = match address::reach(&begin.launchers) {
+        Ok(reached) => reached,
+        Err(error) => {
+            eprintln!(
+                "outlive: {}; it is spoken to over the connection by which this was started",
+                error.reason()
+            );
+            let own = relay::own_address(&begin.launchers)?;
+            (relay::wait(&begin.run_dir, said)?, own)
+        }
+    };
     let apart = !spec.node_dir.starts_with(&spec.job_dir);
     if let Some(storage) = spec.node_dir.parent().filter(|_| apart) {
         crate::owner::claim(storage, begin.known, spec.job_hash)?;
@@ -449,6 +462,8 @@ impl Node {
     fn start(ready: Ready) -> Result<Node> {
         let Ready { begin, common } = ready;
         let spec = begin.spec;
+        // Of the command that is started on each host only what finds this process runs.
+        member::announce(&begin.run_dir)?;
         let mut fleet = Fleet::new(common);
         fleet.start(spec.node, spec.epoch, &spec.node_dir, begin.storage)?;
         Ok(Node {
@@ -472,7 +487,7 @@ impl Node {
 /// Removes what [`lock`] and [`key_file`] made, by their holder: who waits for the lock looks
 /// where it is then.
 fn remove_key_and_lock(run_dir: &Path) {
-    for name in [layout::KEY, layout::NODES_LOCK] {
+    for name in [layout::KEY, layout::HOST, layout::RELAY, layout::NODES_LOCK] {
         let _ = std::fs::remove_file(run_dir.join(name));
     }
 }

@@ -12,6 +12,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use outlive_planner::slurm::Cluster;
 
 use super::answer;
+use super::hostfile::open_mpis;
 use super::source::{self, Host, Source};
 use crate::files;
 
@@ -20,6 +21,8 @@ pub const NAME: &str = "slurm";
 
 /// The name of our own steps.
 const STEP: &str = "outlive-node";
+/// The name of those in which the user's command is started on each node.
+const STARTED: &str = "outlive-each";
 /// Bound of looking for steps that were left.
 const SWEEP_SECONDS: &str = "5";
 
@@ -123,20 +126,11 @@ impl Source for Slurm {
     }
 
     fn shell(&self, host: &Host, words: &[String]) -> Command {
-        let mut command = Command::new("srun");
-        command
-            // Beside the ranks' step, on what they use.
-            .args(["--overlap", "--mem=0", "--cpu-bind=none"])
-            .args(["--no-kill", "--kill-on-bad-exit=0", "--unbuffered"])
-            .args(["--nodes=1", "--ntasks=1", "--mpi=none"])
-            .arg(format!("--job-name={STEP}"))
-            .arg(format!("--nodelist={}", host.name))
-            .args(words)
-            // What the user set for the ranks is not meant for this step.
-            .env_remove("SLURM_HOSTFILE")
-            .env_remove("SLURM_DISTRIBUTION")
-            .env_remove("SLURM_NTASKS_PER_NODE");
-        command
+        step(STEP, host, words)
+    }
+
+    fn start(&self, host: &Host, words: &[String]) -> Command {
+        step(STARTED, host, words)
     }
 
     /// Of Slurm's ways to tell this is the one that answers for all nodes, from anywhere in the
@@ -191,7 +185,7 @@ impl Source for Slurm {
     fn environment(
         &self,
         hosts: &[&Host],
-        _passed: &[String],
+        passed: &[String],
         dir: &Path,
     ) -> Result<Vec<(OsString, OsString)>> {
         // A line for each task: as many on each host as Slurm would have put there.
@@ -204,8 +198,12 @@ impl Source for Slurm {
             &hydra,
             hosts.iter().map(lines).collect::<String>().as_bytes(),
         )?;
+        let open_mpi = dir.join("hosts");
+        let lines = |host: &&Host| format!("{} slots={}\n", host.name, slots(host));
+        let text: String = hosts.iter().map(lines).collect();
+        files::write_atomic(&open_mpi, text.as_bytes())?;
         let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
-        Ok(vec![
+        let mut variables = vec![
             ("SLURM_HOSTFILE".into(), file.clone().into()),
             ("SLURM_DISTRIBUTION".into(), "arbitrary".into()),
             // One that ends slowly, as a dead node's does, is not waited for.
@@ -213,8 +211,40 @@ impl Source for Slurm {
             ("HYDRA_HOST_FILE".into(), hydra.into()),
             ("OUTLIVE_HOSTFILE".into(), file.into()),
             ("OUTLIVE_HOSTS".into(), names.join(",").into()),
-        ])
+        ];
+        variables.extend(open_mpis(&open_mpi, passed));
+        // Its own way to Slurm takes the allocation's order and dead nodes, and its helpers' srun
+        // what is said above for the ranks': it lays ranks by its list, by ssh, or not at all.
+        let ways = [
+            "OMPI_MCA_ras",
+            "OMPI_MCA_plm",
+            "PRTE_MCA_ras",
+            "PRTE_MCA_plm",
+        ];
+        let free = ways
+            .into_iter()
+            .filter(|name| std::env::var_os(name).is_none());
+        variables.extend(free.map(|name| (name.into(), "^slurm".into())));
+        Ok(variables)
     }
+}
+
+/// A step on one host, beside others.
+fn step(name: &str, host: &Host, words: &[String]) -> Command {
+    let mut command = Command::new("srun");
+    command
+        // Beside the ranks' step, on what they use.
+        .args(["--overlap", "--mem=0", "--cpu-bind=none"])
+        .args(["--no-kill", "--kill-on-bad-exit=0", "--unbuffered"])
+        .args(["--nodes=1", "--ntasks=1", "--mpi=none"])
+        .arg(format!("--job-name={name}"))
+        .arg(format!("--nodelist={}", host.name))
+        .args(words)
+        // What the user set for the ranks is not meant for this step.
+        .env_remove("SLURM_HOSTFILE")
+        .env_remove("SLURM_DISTRIBUTION")
+        .env_remove("SLURM_NTASKS_PER_NODE");
+    command
 }
 
 fn slots(host: &Host) -> usize {
@@ -245,9 +275,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let source = Slurm { hosts };
         let order = [&source.hosts[1], &source.hosts[0]];
-        source.environment(&order, &[], dir.path()).unwrap();
-        let text = std::fs::read_to_string(dir.path().join("hosts.slurm")).unwrap();
-        assert_eq!(text, "n3\nn1\nn1\n");
+        let variables = source.environment(&order, &[], dir.path()).unwrap();
+        let file = |name: &str| {
+            let (_, path) = variables.iter().find(|(key, _)| key == name).unwrap();
+            std::fs::read_to_string(path).unwrap()
+        };
+        assert_eq!(file("SLURM_HOSTFILE"), "n3\nn1\nn1\n");
+        assert_eq!(
+            file("PRTE_MCA_prte_default_hostfile"),
+            "n3 slots=1\nn1 slots=2\n"
+        );
     }
 
     #[test]

@@ -20,6 +20,14 @@ pub struct Host {
     pub domain: Option<String>,
 }
 
+impl Host {
+    /// Where others look for it: its name without the user's.
+    pub(super) fn address(&self) -> &str {
+        let name = &self.name;
+        name.rsplit_once('@').map_or(name, |(_, host)| host)
+    }
+}
+
 /// Most hosts of a job.
 pub const HOSTS_MAX: usize = 1 << 16;
 
@@ -29,6 +37,10 @@ pub trait Source: std::fmt::Debug {
     fn hosts(&self) -> &[Host];
     /// The command that runs `words` on a host, with its own input, output and status.
     fn shell(&self, host: &Host, words: &[String]) -> Command;
+    /// The same for a process of the user's command, which [`Source::sweep`] ends if it is left.
+    fn start(&self, host: &Host, words: &[String]) -> Command {
+        self.shell(host, words)
+    }
     /// True if a program that a host lacks may be brought there.
     fn may_install(&self) -> bool {
         false
