@@ -120,14 +120,7 @@ impl Theme {
                 options.slow = 30_000;
                 options.sparse = 4;
             }
-            Theme::Begins => {
-                meetings.begins = 700_000;
-                (meetings.agent, meetings.node, meetings.rank) = (1, 0, 0);
-                meetings.apart = Time::from_ms(300);
-                (options.weights.rank, options.tick) = (1, Time::from_ms(600));
-                (options.slow, options.faults.refuse) = (0, 0);
-                options.net.loss = 50_000;
-            }
+            Theme::Begins => begin(options),
             Theme::Latecomers => {
                 options.levels =
                     Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER, Level::SHARED]);
@@ -171,6 +164,17 @@ impl Theme {
             }
         }
     }
+}
+
+/// What [`Theme::Begins`] is.
+const fn begin(options: &mut Options) {
+    let meetings = &mut options.meetings;
+    meetings.begins = 700_000;
+    (meetings.agent, meetings.node, meetings.rank) = (1, 0, 0);
+    meetings.apart = Time::from_ms(300);
+    (options.weights.rank, options.tick) = (1, Time::from_ms(600));
+    (options.slow, options.faults.refuse) = (0, 0);
+    options.net.loss = 50_000;
 }
 
 /// What [`Theme::Captures`] is.
