@@ -105,7 +105,7 @@ impl Service for Scrub {
                 self.take_written(core, *version);
             }
             News::Serving => {
-                if let Some((_, brake)) = &self.under_way {
+                if let Some(UnderWay { brake, .. }) = &self.under_way {
                     brake.pause(!core.may_serve());
                 }
                 self.next = self.next.min(core.now());
