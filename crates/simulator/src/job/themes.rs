@@ -161,6 +161,9 @@ impl Theme {
             Theme::Ends => {
                 options.lasts.1 = Time::from_ms(150);
                 options.faults.refuse = 0;
+                // What counts is how it ends: of a long job all else is in vain.
+                (options.heal, options.end) = (Time::from_ms(1_500), Time::from_ms(3_000));
+                options.last = options.end;
             }
         }
     }
