@@ -132,17 +132,21 @@ fn parse(text: &str, file: &str, nodes: u32) -> Result<Trace> {
         };
         failures.push((began, number, fatal, down));
     }
-    if failures.len() < 2 {
-        let seen = outlive_base::count(failures.len() as u64, "failure");
-        return Err(refuse(1, seen, "give a record of at least 2"));
-    }
-    let first = failures[0].0;
-    if failures.last().is_some_and(|last| last.0 <= first) {
-        let seen = "all failures are at one moment".into();
-        return Err(refuse(2, seen, "give a record of some time"));
-    }
-    failures.iter_mut().for_each(|failure| failure.0 -= first);
+    let sound = match failures.len() {
+        0 | 1 => Err((1, outlive_base::count(failures.len() as u64, "failure"))),
+        _ => from_the_first(&mut failures).ok_or((2, "all failures are at one moment".into())),
+    };
+    sound.map_err(|(line, seen)| {
+        refuse(line, seen, "give a record of at least 2, over some time")
+    })?;
     Ok(Trace { failures })
+}
+
+/// Counts from the first of them; none if nothing is counted.
+fn from_the_first(failures: &mut [(f64, u32, bool, Option<f64>)]) -> Option<()> {
+    let first = failures.first()?.0;
+    failures.iter_mut().for_each(|failure| failure.0 -= first);
+    (failures.last()?.0 > 0.0).then_some(())
 }
 
 fn moment(text: &str) -> std::result::Result<f64, (String, &'static str)> {

@@ -151,6 +151,10 @@ fn mistakes_are_told_with_line_and_remedy() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_machine_that_never_fails_or_saves_is_told() {
     let quiet =
         "[nodes]\ncount = 3\n[[levels]]\nkind = \"local\"\ncost = \"1 s\"\nrestart = \"1 s\"";
     assert!(
