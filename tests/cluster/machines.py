@@ -235,10 +235,13 @@ class Machines:
         self.outer = self._start(["unshare", *kinds, "sh", "-c", ROOM], "room", NAME="room")
         self.inits["room"] = child_of(self.outer.pid)
 
-    def boot(self, name: str) -> None:
-        """Starts a machine, with nothing of what it had in memory before."""
+    def boot(self, name: str, up_s: int = 0) -> None:
+        """Starts a machine, with nothing of what it had in memory before. By its own clock it
+        has been up for ``up_s`` longer than this one."""
         self._in_room(["sh", "-c", CABLE], NAME=name, ADDRESS=self.address(name)).check_returncode()
         kinds = ["-m", "-u", "-p", "-i", "-f", "--mount-proc", "--kill-child=KILL"]
+        if up_s:
+            kinds += ["-T", "--boottime", str(up_s), "--monotonic", str(up_s)]
         words = ["ip", "netns", "exec", name, "unshare", *kinds, "sh", "-c", MACHINE]
         # `ip netns exec` and unshare become one another: the machine's first process is the
         # only child.

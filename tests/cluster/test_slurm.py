@@ -16,8 +16,8 @@ RANKS = 6
 ALLOCATION = ("salloc", "--quiet", "--no-kill", "-N", 4, "--ntasks-per-node=2")
 
 
-def heat(output: Path, sleep_us: int = 12000) -> list[object]:
-    ranks = ["srun", "--mpi=pmi2", "-n", RANKS, HEAT2D]
+def heat(output: Path, sleep_us: int = 12000, count: int = RANKS) -> list[object]:
+    ranks = ["srun", "--mpi=pmi2", "-n", count, HEAT2D]
     return ["--", *ranks, *SHAPE, STEPS, output, "--sleep-us", sleep_us]
 
 
@@ -133,6 +133,33 @@ def test_a_job_that_is_warned_and_queued_again_goes_on_without_its_machines_disk
     assert "finished:" in text, text
     assert output.read_bytes() == undisturbed(under_slurm), text
     assert f"version {warned} rebuilt from shared" in text, text
+
+
+def test_a_killed_launcher_is_started_again_in_the_same_allocation(under_slurm: Cluster) -> None:
+    """What srun left of it ends by itself; the second goes on from what disks hold."""
+    output = under_slurm.dir / "field"
+    again = ("sh", "-c", '"$@"; echo status $?; exec "$@"', "sh")
+    run = under_slurm.start(*OPTIONS, *heat(output), within=(*ALLOCATION, *again))
+    said = under_slurm.wait_for(run, "version 80 stable on disk")
+    launcher = under_slurm.machines.run("room", "pgrep", "-o", "-x", "outlive").strip()
+    under_slurm.machines.run("room", "kill", "-KILL", launcher)
+    report, text = under_slurm.end(run)
+    assert output.read_bytes() == undisturbed(under_slurm), said + text
+    assert "status 137" in text and "rebuilt from disk" in text, said + text
+    assert report["failures"] == [], said + text
+
+
+def test_an_allocation_of_one_machine(under_slurm: Cluster) -> None:
+    """No spare and no partner: it runs with what one node can have, and refuses the rest."""
+    output = under_slurm.dir / "field"
+    within = (*ALLOCATION[:4], 1, "--ntasks-per-node=4")
+    ranks = heat(output, count=4)
+    partner = ["--levels", "memory,partner"]
+    _, text = under_slurm.end(under_slurm.start(*OPTIONS, *partner, *ranks, within=within), 64)
+    assert "OL-100" in text and "needs two nodes" in text, text
+    report, text = under_slurm.end(under_slurm.start(*OPTIONS, *ranks, within=within))
+    assert output.read_bytes() == undisturbed(under_slurm), text
+    assert report["nodes"] == 1 and report["checkpoints"]["stable"]["disk"] > 0, text
 
 
 def test_a_batch_host_that_dies_takes_the_run_with_it_and_the_job_goes_on_when_sent_again(

@@ -3,11 +3,16 @@ build, a launcher that is cut off from half of the machines. One-way cuts: ``tes
 
 import shutil
 import subprocess
+import time
 
 import pytest
 from conftest import OUTLIVE, Cluster
 from skip import skip
 from test_hosts import heat, options, undisturbed, wait_until_nothing_runs
+from test_unreached import STEPS as WALK_STEPS
+from test_unreached import digests as walk_digests
+from test_unreached import undisturbed as walk_undisturbed
+from test_unreached import walk
 
 
 @pytest.mark.parametrize("how", ["heals", "boots"])
@@ -89,3 +94,43 @@ def test_a_launcher_that_is_cut_off_from_half_of_the_machines(cluster: Cluster) 
     report, text = cluster.end(cluster.start(*options(cluster), *heat(output, 0)))
     assert output.read_bytes() == undisturbed(cluster), text
     assert report["failures"] == [] and "rebuilt from" in text, text
+
+
+def test_ssh_that_does_not_let_us_in_is_named_and_nobody_is_asked(cluster: Cluster) -> None:
+    machines = cluster.machines
+    # One home for all: no machine takes the key any more.
+    machines.run("n1", "sh", "-c", ": > /root/.ssh/authorized_keys")
+    report, text = cluster.end(cluster.start(*options(cluster), *heat(cluster.dir / "x")), 69)
+    assert "OL-504" in text and "Permission denied" in text, text
+    assert report["result"] == "failed", text
+
+
+def test_clocks_that_differ_and_a_name_that_means_the_machine_itself(cluster: Cluster) -> None:
+    """One machine has been up for a month, by its own clock; to itself its name is 127.0.1.1, as
+    Debian's installer writes it."""
+    if shutil.which("nft") is None:
+        skip("machines", "no nft")
+    machines = cluster.machines
+    machines.end("n2")
+    machines.boot("n2", up_s=2_600_000)
+    assert float(machines.run("room", "ssh", "n2", "cat", "/proc/uptime").split()[0]) > 2_600_000
+    own = "grep -v n2 /etc/hosts > /tmp/own; echo 127.0.1.1 n2 >> /tmp/own"
+    machines.run("n2", "sh", "-c", f"{own}; mount --bind /tmp/own /etc/hosts")
+    assert "127.0.1.1" in machines.run("n2", "getent", "hosts", "n2")
+    program, output = walk(cluster), cluster.dir / "digest"
+    levels = ["--levels", "memory,disk,partner", "--every", 20, "--dead-timeout", "4s"]
+    words = ["--hosts", cluster.hosts("n1\nn2\nn3\n"), "--start", "each", *levels]
+    run = cluster.start(*words, "--", program, output, WALK_STEPS, 20000)
+    said = cluster.wait_for(run, " stable on partner")
+    # Cut off from the launcher alone, for shorter than its lease, then for good.
+    machines.drop(("n2", "room"), ("room", "n2"))
+    time.sleep(1.5)
+    machines.drop()
+    said += cluster.wait_for(run, " stable on partner")
+    machines.cut("n2")
+    report, text = cluster.end(run)
+    (cluster.dir / "reference").mkdir()
+    expected = walk_undisturbed(program, cluster.dir / "reference")
+    assert walk_digests(output) == expected, said + text
+    assert report["restarts"] == 1 and "rebuilt from partner" in text, said + text
+    assert "outlive" not in machines.run("n2", "ps", "-e", "-o", "args"), text

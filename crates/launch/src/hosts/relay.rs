@@ -1,7 +1,9 @@
 //! A way from a host's agent to the launcher where the host reaches no port of the launcher's
 //! machine: what the source's own command (ssh, srun) carries.
 //!
-//!     agent ── TCP ── outlive host ── socket ── outlive relay ── ssh ── outlive run ── TCP ── itself
+//! ```text
+//! agent ── TCP ── outlive host ── socket ── outlive relay ── ssh ── outlive run ── TCP ── itself
+//! ```
 //!
 //! Only bytes pass here: agent and launcher prove themselves to each other as over any network, and
 //! what they say is sealed between them. One relay for each connection that the agent makes.
