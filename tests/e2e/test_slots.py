@@ -65,9 +65,21 @@ def test_a_daemon_stands_still_between_slots_and_ends_with_its_agent_and_its_job
 
 
 def test_a_daemon_that_ends_is_told_and_the_job_goes_on(job: Job) -> None:
-    result = job.survive("--daemon", "echo broken; exit 3")
-    told = [it for it in result.report["warnings"] if it["code"] == "OL-505"]
-    assert told and all("exit status: 3" in it["reason"] for it in told), result.report["warnings"]
+    enough = job.dir / "enough"
+    program = job.program("--until", enough)
+    run = job.start("--daemon", "echo broken; exit 3", program=program)
+
+    def told() -> list[str]:
+        report = json.loads(status(job, "--json"))["report"] if job.home.exists() else None
+        warnings = report["warnings"] if report else []
+        return [it["reason"] for it in warnings if it["code"] == "OL-505"]
+
+    until("its end is told", told)
+    assert all("exit status: 3" in reason for reason in told())
+    enough.touch()
+    result = run.end()
+    assert result.status == 0, result.err
+    assert "OL-505" in result.codes()
 
 
 def test_what_is_put_off_to_slots_is_done(job: Job) -> None:
