@@ -84,7 +84,8 @@ def test_a_daemon_that_ends_is_told_and_the_job_goes_on(job: Job) -> None:
 
 def test_what_is_put_off_to_slots_is_done(job: Job) -> None:
     enough = job.dir / "enough"
-    words = ("--scrub-every", "1s", "--health-interval", "200ms", "--levels", "disk,shared")
+    job.every = 500  # A copy lives long enough to be read again.
+    words = ("--scrub-every", "200ms", "--health-interval", "200ms", "--levels", "disk,shared")
     program = job.program("--until", enough)
     run = job.start(*SLOTS, *words, program=program)
     live = job.home / "view" / "live.json"
