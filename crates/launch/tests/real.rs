@@ -210,6 +210,7 @@ fn job(words: &[String]) -> ExitCode {
         memory_bytes: 1 << 20,
         encrypt: false,
         health: Default::default(),
+        service: Default::default(),
         report: Some(dir.join("report.json")),
         metrics: None,
         executable: std::env::current_exe().unwrap(),
