@@ -175,6 +175,11 @@ def test_what_is_rehearsed_and_verified(job: Job, served: Served) -> None:
     assert LEVEL in json.dumps(rehearsed)
     job.outlive("checkpoints", "rehearse", "--lose", "node:1", "--lose", "node:2", status=80)
     job.outlive("checkpoints", "verify")
+    where = ("--server", served.address, "--job", "test", "--key", str(job.home / "key"))
+    for region in served.regions():
+        served.run("memory", "put", *where, region, "--offset", "5000", given=b"rotten")
+    said = job.outlive("checkpoints", "verify", status=65)
+    assert "OL-403" in said and "memory server" in said, said
     served.kill()
     job.outlive("checkpoints", "rehearse", "--lose", "node:2", status=80)
     said = job.outlive("checkpoints", "verify", status=65)

@@ -26,10 +26,17 @@ pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Ra
 /// then its copies are dealt over the others. Where each node is a domain of its own, the
 /// partner is the next node.
 pub fn partner_of(node: NodeId, domains: &[u32]) -> Option<NodeId> {
-    let domain = *domains.get(node.0 as usize)?;
+    partner_in(0, node, domains)
+}
+
+/// [`partner_of`] in a turn of its own: in each all of this holds, and in two that follow each other no node
+/// has the same partner, as far as there are others.
+pub fn partner_in(turn: u32, node: NodeId, domains: &[u32]) -> Option<NodeId> {
+    let (domain, turn) = (*domains.get(node.0 as usize)?, turn as usize);
     if domains.len() > 1 && domains.iter().zip(0..).all(|(domain, own)| *domain == own) {
         // As usual: each is its own. The rule below says the same of these, and sorts them.
-        return Some(NodeId((node.0 + 1) % domains.len() as u32));
+        let further = 1 + turn % (domains.len() - 1);
+        return Some(NodeId(((node.0 as usize + further) % domains.len()) as u32));
     }
     // Of each domain: its first node, and how many it has.
     let mut known: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
@@ -43,16 +50,18 @@ pub fn partner_of(node: NodeId, domains: &[u32]) -> Option<NodeId> {
     let numbers = 0..domains.len();
     let place = |of: &[usize]| of.iter().position(|at| *at == node.0 as usize);
     let of = if 2 * size <= domains.len() {
-        // Domain after domain: so many places further on, none of the same domain is met.
+        // Domain after domain: so many places further on, none of the same domain is met, nor so
+        // many before the own place is reached again.
         let mut order: Vec<usize> = numbers.collect();
         order.sort_by_key(|at| (known[&domains[*at]].0, *at));
-        order[(place(&order)? + size) % domains.len()]
+        let further = size + turn % (domains.len() - 2 * size + 1);
+        order[(place(&order)? + further) % domains.len()]
     } else {
         let (large, others): (Vec<usize>, Vec<usize>) =
             numbers.partition(|at| domains[*at] == largest);
         match domain == largest {
-            true => *others.get(place(&large)? % others.len().max(1))?,
-            false => large[place(&others)?],
+            true => *others.get((place(&large)? + turn) % others.len().max(1))?,
+            false => large[(place(&others)? + turn) % large.len()],
         }
     };
     Some(NodeId(of as u32))
@@ -130,9 +139,10 @@ mod tests {
                 .max()
                 .unwrap_or(0);
             let others = domains.len() - largest;
+            let turn = random.below(50) as u32;
             let mut kept = vec![0; domains.len()];
             for node in 0..nodes {
-                let partner = partner_of(NodeId(node), &domains).map(|it| it.0 as usize);
+                let partner = partner_in(turn, NodeId(node), &domains).map(|it| it.0 as usize);
                 assert_eq!(partner.is_some(), others > 0, "{domains:?}");
                 let Some(partner) = partner else { continue };
                 assert_ne!(domains[partner], domains[node as usize], "{domains:?}");
@@ -143,6 +153,31 @@ mod tests {
                 most <= largest.div_ceil(others.max(1)).max(1),
                 "{domains:?}"
             );
+        }
+    }
+
+    #[test]
+    fn partners_of_turns_that_follow_each_other_differ_where_there_are_others() {
+        for seed in crate::seeds!(200) {
+            let mut random = Sequence::new(seed, 1);
+            let nodes = 3 + random.below(20) as u32;
+            let of = 1 + random.below(u64::from(nodes));
+            let domains: Vec<u32> = match random.chance(300_000) {
+                true => (0..nodes).collect(),
+                false => (0..nodes).map(|_| random.below(of) as u32).collect(),
+            };
+            let node = NodeId(random.below(u64::from(nodes)) as u32);
+            let partner = |turn| partner_in(turn, node, &domains);
+            assert_eq!(partner(0), partner_of(node, &domains));
+            let turns = || (0..nodes).map(partner);
+            let all: std::collections::BTreeSet<_> = turns().collect();
+            if all.len() > 1 {
+                let pairs = turns().zip(turns().skip(1));
+                assert!(
+                    pairs.into_iter().all(|(one, next)| one != next),
+                    "{domains:?}"
+                );
+            }
         }
     }
 }

@@ -142,6 +142,7 @@ pub const KEYS: &[Key] = &[
     key(NODES, "backoff", "1s", ""),
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
+    key(SAVES, "partners", "1", ""),
     key(SAVES, "shared-from", "disk", ""),
     key(SAVES, "shared-rate", "off", ""),
     key(SAVES, "shared-rate-job", "off", ""),
@@ -311,7 +312,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 52] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 53] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -343,6 +344,7 @@ impl Settings {
             ("backoff", &self.backoff),
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),
+            ("partners", &self.partners),
             ("shared-from", &self.shared.shared_from),
             ("shared-rate", &self.shared.shared_rate),
             ("shared-rate-job", &self.shared.shared_rate_job),
@@ -430,6 +432,24 @@ pub fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error
         key,
         &Error::new(Code::InvalidArgument, entity, reason, remedy),
     )
+}
+
+/// A number within bounds.
+///
+/// # Errors
+/// If it is none, or beyond them.
+pub fn number(config: &Config, key: &str, least: u32, most: u32) -> Result<u32> {
+    let text = config.get(key);
+    let value = text.parse().ok().filter(|n| (least..=most).contains(n));
+    value.ok_or_else(|| {
+        let remedy = format!("give a number from {least} to {most}");
+        refuse(
+            config,
+            key,
+            format!("'{}' is out of range", short(text)),
+            &remedy,
+        )
+    })
 }
 
 /// The beginning of what was given, for an error.

@@ -1,5 +1,5 @@
-//! How copies come to shared storage, how all copies are read before they are needed, and what a
-//! version may not hold: the settings.
+//! Where second copies go, how copies come to shared storage, how all copies are read before they are
+//! needed, and what a version may not hold: the settings.
 
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_control::refused::Refused;
@@ -7,7 +7,10 @@ use outlive_control::supervisor::Settings;
 use outlive_control::transfers::TransferSetting;
 use outlive_control::units::size_bytes;
 
-use crate::config::{Config, short};
+use crate::config::{Config, number, short};
+
+/// Nodes that take turns at one node's copies, at most.
+const PARTNERS_MAX: u32 = 1024;
 
 /// What switches a bound off.
 const OFF: &str = "off";
@@ -24,6 +27,7 @@ pub fn apply(config: &Config, settings: &mut Settings) -> Result<()> {
         bytes_per_s_job: rate(config, "shared-rate-job")?,
     };
     settings.refused = refused(config)?;
+    settings.partners = number(config, "partners", 1, PARTNERS_MAX)?;
     Ok(())
 }
 

@@ -109,6 +109,10 @@ pub struct Settings {
     /// Versions to keep on each level
     #[arg(long, value_name = "N")]
     pub keep: Option<String>,
+    /// Nodes that take turns at a node's second copies, version by version (level partner): whoever
+    /// loses a node and its partner of one version has the one before
+    #[arg(long, value_name = "N")]
+    pub partners: Option<String>,
     /// Give up versions with such numbers in regions of which the program has said what numbers
     /// they have
     #[arg(long, value_name = "nan,inf|off")]

@@ -16,7 +16,7 @@ use outlive_launch::{Machines, Run, driver};
 use outlive_vault::groups;
 
 use crate::collectives;
-use crate::config::{Config, refuse, short};
+use crate::config::{Config, number, refuse, short};
 use crate::machines;
 use crate::options::RunOptions;
 use crate::quiet;
@@ -268,20 +268,6 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
         executable: machines::executable(config),
     };
     Ok((count - spares, spares, Some(machines)))
-}
-
-fn number(config: &Config, key: &str, least: u32, most: u32) -> Result<u32> {
-    let text = config.get(key);
-    let value = text.parse().ok().filter(|n| (least..=most).contains(n));
-    value.ok_or_else(|| {
-        let remedy = format!("give a number from {least} to {most}");
-        refuse(
-            config,
-            key,
-            format!("'{}' is out of range", short(text)),
-            &remedy,
-        )
-    })
 }
 
 fn time(config: &Config, key: &str, least_ms: u64) -> Result<u64> {

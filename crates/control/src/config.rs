@@ -107,6 +107,8 @@ pub struct JobConfig {
     pub bounds: Bounds,
     /// Committed versions to keep per level, at least 1.
     pub keep: u32,
+    /// How many nodes take turns at a node's copies, version by version (level partner); at least 1.
+    pub partners: u32,
     /// How copies are read before they are needed.
     pub scrub: ScrubSetting,
     /// How they come to shared storage.

@@ -162,6 +162,7 @@ fn nonsense_is_refused() {
         &["--inject", "node:4@5s"],
         &["--encrypt=maybe"],
         &["--keep", "0"],
+        &["--partners", "0"],
         &["--on-nothing-usable", "wait"],
         &["--on-hang", "wait"],
         &["--hang-timeout", "900ms"],

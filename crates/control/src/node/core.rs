@@ -21,6 +21,7 @@ mod missing;
 mod open;
 mod opening;
 mod orders;
+mod partners;
 mod passing;
 mod ranks;
 mod reading;

@@ -19,6 +19,7 @@ impl Supervisor {
             policy: self.set.policy,
             bounds: self.set.bounds,
             keep: self.set.keep,
+            partners: self.set.partners,
             scrub: self.set.scrub,
             transfer: self.set.transfer,
             refused: self.set.refused,

@@ -75,6 +75,8 @@ pub struct Settings {
     pub preempt_signal: Option<i32>,
     /// Versions to keep.
     pub keep: u32,
+    /// How many nodes take turns at a node's copies, version by version (level partner).
+    pub partners: u32,
     /// How copies are read before they are needed.
     pub scrub: ScrubSetting,
     /// How they come to shared storage.
@@ -145,6 +147,7 @@ impl Settings {
             auto: None,
             preempt_signal: None,
             keep: 2,
+            partners: 1,
             scrub: ScrubSetting::default(),
             transfer: TransferSetting::default(),
             refused: Refused::default(),

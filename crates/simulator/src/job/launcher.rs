@@ -83,6 +83,7 @@ impl Launcher {
         let mut settings = Settings::new(job, options.nodes);
         settings.coordinator = NodeId(options.coordinator);
         settings.domains = options.domains.clone();
+        settings.partners = options.partners;
         settings.spares = u32::MAX;
         settings.max_restarts = u32::MAX;
         settings.quick_max = u32::MAX;

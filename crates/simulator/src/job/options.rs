@@ -30,6 +30,8 @@ pub struct Options {
     pub domains: Vec<u32>,
     /// Levels in use.
     pub levels: Levels,
+    /// Nodes that take turns at a node's second copies.
+    pub partners: u32,
     /// The network while there are faults.
     pub net: LossyOptions,
     /// Processes and record disks while there are faults.
@@ -415,6 +417,7 @@ impl Options {
             bare,
             ranks: 1 + random.below(2) as u32,
             levels,
+            partners: 1 + Sequence::new(seed, 0x7475_726e).below(4) as u32,
             net,
             faults,
             torn: some(&mut random, 100_000),

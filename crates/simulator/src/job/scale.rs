@@ -192,6 +192,7 @@ fn options(nodes: u32) -> Options {
         bare: 0,
         domains: Vec::new(),
         levels: Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]),
+        partners: 1,
         net: LossyOptions::CALM,
         faults: Faults {
             crash: 0,

@@ -295,7 +295,7 @@ impl<S: Shell> Core<S> {
         let holders = [
             (Level::MEMORY, in_memory.then_some(self.me)),
             (Level::DISK, Some(self.me)),
-            (Level::PARTNER, self.partner_of(self.me)),
+            (Level::PARTNER, self.partner_of(self.me, known.id.version)),
             (Level::SHARED, Some(NodeId::LAUNCHER)),
         ];
         for (level, holder) in holders {
@@ -476,7 +476,7 @@ impl<S: Shell> Core<S> {
             let stored = levels.iter().filter(|it| it.store().is_of_nodes());
             missing.extend(stored);
         } else if self
-            .partner_of(self.me)
+            .partner_at(source, version)
             .is_some_and(|partner| replaced.contains(&partner))
         {
             missing.extend(levels.iter().filter(|it| it.has_partner()));

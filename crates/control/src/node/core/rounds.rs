@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use outlive_base::control_block::ControlWords;
 use outlive_base::level::{Scheme, StoreKind};
-use outlive_base::placement::{partner_of, ranks_of};
-use outlive_base::{Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_base::placement::ranks_of;
+use outlive_base::{Entity, Error, Incarnation, Level, Rank, Result, Time, Version};
 use outlive_ledger::Part;
 use outlive_protocols::commit::{Command, Levels, Why};
 
@@ -15,7 +15,7 @@ use super::ranks::{RankEntry, Reuse, Use, overwritten};
 use super::{Core, News, Planted, Round, Through};
 use crate::node::SHORT_BYTES;
 use crate::node::shell::{Ask, Captures, Flush, Shell, Staging, Target};
-use crate::orders::{Member, Notice, Step};
+use crate::orders::{Notice, Step};
 use crate::refused::Refused;
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
@@ -470,13 +470,13 @@ impl<S: Shell> Core<S> {
         let targets = self
             .all_levels()
             .iter()
-            .filter_map(|level| self.target(level))
+            .filter_map(|level| self.target(level, (source, version)))
             .collect();
         Ok(Flush {
             captures: self.captures(source, version, ranks)?,
             targets,
             partner_epoch: self
-                .partner_of(self.me)
+                .partner_at(source, version)
                 .filter(|_| !self.is_planted(Planted::OldPartnerEpoch))
                 .map_or(0, |node| self.epoch_of(node)),
             shared_bytes_per_s: self.shared_rate(),
@@ -492,28 +492,16 @@ impl<S: Shell> Core<S> {
         config.map_or_else(Refused::default, |config| config.refused)
     }
 
-    fn target(&self, level: Level) -> Option<Target> {
+    fn target(&self, level: Level, at: (Incarnation, Version)) -> Option<Target> {
         match (level.store(), level.scheme()) {
             (StoreKind::Keeper, _) => Some(Target::Memory),
             (StoreKind::Shared, _) => Some(Target::Shared),
             (StoreKind::Node, Scheme::Single) => Some(Target::Disk),
-            (StoreKind::Node, Scheme::Copies) => self.partner_of(self.me).map(Target::Partner),
+            (StoreKind::Node, Scheme::Copies) => self.partner_at(at.0, at.1).map(Target::Partner),
             (StoreKind::Node, Scheme::Xor | Scheme::ReedSolomon) | (StoreKind::Server, _) => {
                 Some(Target::Group(level))
             }
         }
-    }
-
-    /// Where a node's second copy goes. Fixed by the membership.
-    pub(super) fn partner_of(&self, node: NodeId) -> Option<NodeId> {
-        let members = &self.config.as_ref()?.members;
-        let anywhere = self.is_planted(Planted::PartnerAnywhere);
-        let domain = |member: &Member| match anywhere {
-            true => member.node.0,
-            false => member.domain,
-        };
-        let domains: Vec<u32> = members.iter().map(domain).collect();
-        partner_of(node, &domains)
     }
 
     pub(super) fn on_level_done(
