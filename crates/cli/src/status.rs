@@ -221,9 +221,8 @@ fn describe(status: &Status) -> String {
     let worst = status.clocks.iter().max_by_key(|it| it.offset.error_ns);
     if let Some(ClockOf { node, offset }) = worst {
         let error = show_ms(offset.error_ns as f64 / 1e6);
-        lines.push(format!(
-            "slots        clocks are known to {error} (node {node}) or better"
-        ));
+        let words = format!("clocks are known to {error} (node {node}) or better");
+        say("slots", words);
     }
     for transfer in &status.transfers {
         say("transfer", transfer.describe());

@@ -168,6 +168,7 @@ pub mod tests {
             ]),
             traffic: Default::default(),
             health: Default::default(),
+            clock: None,
             transfers: Vec::new(),
         }
     }

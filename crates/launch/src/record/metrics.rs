@@ -376,6 +376,7 @@ mod tests {
             offered: Some(Version(9)),
             stable: BTreeMap::from([("partner".to_owned(), Version(8))]),
             traffic,
+            clock: None,
             health: NodeHealth {
                 verdict: Verdict::Warning,
                 findings: vec![finding()],

@@ -158,15 +158,17 @@ impl Theme {
                 options.lasts.0 = Time::from_ms(400);
             }
             Theme::Captures => capture(options),
-            Theme::Ends => {
-                options.lasts.1 = Time::from_ms(150);
-                options.faults.refuse = 0;
-                // What counts is how it ends: of a long job all else is in vain.
-                (options.heal, options.end) = (Time::from_ms(1_500), Time::from_ms(3_000));
-                options.last = options.end;
-            }
+            Theme::Ends => end(options),
         }
     }
+}
+
+/// What [`Theme::Ends`] is. What counts is how a job ends: of a long one all else is in vain.
+const fn end(options: &mut Options) {
+    options.lasts.1 = Time::from_ms(150);
+    options.faults.refuse = 0;
+    (options.heal, options.end) = (Time::from_ms(1_500), Time::from_ms(3_000));
+    options.last = options.end;
 }
 
 /// What [`Theme::Begins`] is.
