@@ -140,6 +140,16 @@ impl Checker {
             .push(format!("{:.3} ms: {text}", now.as_ms()));
     }
 
+    /// A rank begins with another version than its incarnation restored, or with nothing (P2).
+    pub fn starts_apart(&mut self, now: Time, rank: u32, incarnation: u32, from: Key) {
+        self.wrong(
+            now,
+            format!(
+                "P2: rank {rank} begins with {from:?} in {incarnation}, which restored another"
+            ),
+        );
+    }
+
     /// A node says of the coordinator's clock what is further from the truth than it says.
     pub fn lies_of_clock(&mut self, now: Time, node: u32, said: Offset) {
         self.wrong(now, format!("node {node} is wrong of the clock: {said:?}"));

@@ -399,6 +399,7 @@ impl Job {
         };
         program.stage = Stage::Running;
         let node = program.node;
+        self.judge_start(rank, incarnation, from);
         if from.0 != 0 {
             self.comes_to(strikes::Stage::Restore, self.at(node));
             let expected = self.ranks_of(node).len();

@@ -9,6 +9,14 @@ use outlive_ledger::{Record, overlooked, unfinished};
 use super::*;
 
 impl Job {
+    /// A rank begins with a version, or with nothing, in an incarnation that restored this or another.
+    pub(super) fn judge_start(&mut self, rank: u32, incarnation: u32, from: Key) {
+        let source = self.sources.get(&incarnation).copied();
+        if source.is_some_and(|source| source != from) {
+            self.judge.starts_apart(self.now, rank, incarnation, from);
+        }
+    }
+
     /// Records become durable in the order in which they were asked for.
     pub(super) fn persist(
         &mut self,

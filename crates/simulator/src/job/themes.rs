@@ -163,12 +163,10 @@ impl Theme {
     }
 }
 
-/// What [`Theme::Ends`] is. What counts is how a job ends: of a long one all else is in vain.
+/// What [`Theme::Ends`] is.
 const fn end(options: &mut Options) {
     options.lasts.1 = Time::from_ms(150);
     options.faults.refuse = 0;
-    (options.heal, options.end) = (Time::from_ms(1_500), Time::from_ms(3_000));
-    options.last = options.end;
 }
 
 /// What [`Theme::Begins`] is.

@@ -36,10 +36,8 @@ impl<S: Shell> Core<S> {
         let known = known.unwrap_or_default();
         let is_new = self.restarts.is_none_or(|restarts| restarts == 0);
         let idle = self.opening.is_none() && self.open.told().is_empty();
-        if is_new && idle && incarnation == known && self.is_planted(Planted::TellOpened) {
-            return;
-        }
-        if is_new && idle && incarnation <= known {
+        let tells = incarnation == known && self.is_planted(Planted::TellOpened);
+        if is_new && idle && incarnation <= known && !tells {
             return self.on_open_failed(incarnation, Why::Stale, None, known);
         }
         let has_open = self.machine().is_some_and(|it| it.has_open(incarnation));
@@ -92,6 +90,9 @@ impl<S: Shell> Core<S> {
             false => Vec::new(),
         };
         if told.is_empty() && self.is_coordinator() {
+            if self.is_planted(Planted::TellOpened) {
+                return self.tell(&self.opened_before(incarnation));
+            }
             // The agent before this one ended before it left word, or it is of an earlier run: which
             // of them cannot be known, and another number opens the same.
             return self.on_open_failed(incarnation, Why::Stale, None, known);

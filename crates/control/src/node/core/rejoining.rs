@@ -28,9 +28,6 @@ impl<S: Shell> Core<S> {
         for version in self.versions_inside(incarnation) {
             self.take_up(incarnation, version);
         }
-        if self.is_planted(Planted::TellOpened) && self.is_coordinator() {
-            self.tell(&self.opened_before(incarnation));
-        }
         // The launcher may still wait for it: its connection broke, and the agent ended before it was
         // back. What records alone call open may be of an earlier run.
         let opened = self.before.take();
@@ -51,7 +48,7 @@ impl<S: Shell> Core<S> {
     }
 
     /// Only where a fault is planted.
-    fn opened_before(&self, incarnation: Incarnation) -> Notice {
+    pub(super) fn opened_before(&self, incarnation: Incarnation) -> Notice {
         let restored = self.machine().and_then(Commit::restored);
         Notice::Opened(Opened {
             incarnation,
