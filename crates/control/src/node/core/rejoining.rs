@@ -8,7 +8,7 @@ use outlive_base::{Incarnation, Rank, Version};
 use outlive_protocols::commit::{Command, Commit, Levels, Why};
 
 use super::ranks::{RankEntry, Use};
-use super::{Core, Planted, Round};
+use super::{Core, Round};
 use crate::node::shell::Shell;
 use crate::orders::{Notice, Opened};
 
