@@ -112,8 +112,10 @@ impl Timeline {
             (_, Tone::Good) => ("\x1b[32m", "\x1b[0m"),
             (_, Tone::Dim) => ("\x1b[2m", "\x1b[0m"),
         };
-        // A closed standard error stops nothing.
-        let _ = writeln!(std::io::stderr().lock(), "{on}{text}{off}");
+        // At once: others write there too, and standard error keeps nothing back. That it is closed stops
+        // nothing.
+        let line = format!("{on}{text}{off}\n");
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }
 
