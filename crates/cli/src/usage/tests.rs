@@ -161,7 +161,8 @@ fn mistakes(path: &[String], command: &Command, arg: &Arg, long: &str) -> Vec<Ve
     }
     wrong.push(glued(""));
     let key = KEYS.iter().any(|key| key.name == long) && path == ["run"];
-    let path = ["store", "node-storage", "metrics"].contains(&long);
+    // Paths and commands: what is no such thing may come to be.
+    let path = ["store", "node-storage", "metrics", "daemon"].contains(&long);
     let chosen = arg.get_value_parser().possible_values().is_some();
     let looked_at = chosen || is_number(arg) || (key && !path);
     let values = ["-5", "99999999999999999999999", "no such thing", "@v=3"];

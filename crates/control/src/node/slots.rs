@@ -23,12 +23,19 @@ const LOOKED_AFTER: Time = Time::from_secs(1);
 /// What nodes say of their clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Word {
-    /// What time is it at the coordinator? Sent at this time of one's own clock.
-    Ask(Time),
+    /// What time is it at the coordinator?
+    Ask {
+        /// The time of one's own clock.
+        sent: Time,
+        /// Whose clock that is: the answer may come to the next agent of this node.
+        asker: u64,
+    },
     /// It is this; that was asked at this time, and this is whose clock it is.
     Told {
         /// As it was asked.
         sent: Time,
+        /// As it was asked.
+        asker: u64,
         /// Of the coordinator's clock.
         told: Time,
         /// Of the coordinator's agent.
@@ -62,11 +69,22 @@ impl Service for Slots {
 
     fn on_word<S: Shell>(&mut self, core: &mut Core<S>, from: outlive_base::NodeId, word: Word) {
         match word {
-            Word::Ask(sent) => {
+            Word::Ask { sent, asker } => {
                 let (told, life) = (core.now(), core.life());
-                say::<Slots, S>(core, from, &Word::Told { sent, told, life });
+                let word = Word::Told {
+                    sent,
+                    asker,
+                    told,
+                    life,
+                };
+                say::<Slots, S>(core, from, &word);
             }
-            Word::Told { sent, told, life } if from == core.spec().coordinator => {
+            Word::Told {
+                sent,
+                asker,
+                told,
+                life,
+            } if from == core.spec().coordinator && asker == core.life() => {
                 self.clock.hear(life, sent, told, core.now());
                 self.note(core);
                 self.look(core);
@@ -143,7 +161,8 @@ impl Slots {
         self.asks.0 = now + if self.asks.1 < often { pause } else { LATER };
         if !core.is_coordinator() {
             let to = core.spec().coordinator;
-            say::<Slots, S>(core, to, &Word::Ask(now));
+            let asker = core.life();
+            say::<Slots, S>(core, to, &Word::Ask { sent: now, asker });
         }
     }
 

@@ -71,14 +71,25 @@ fn asked_at(node: &mut Node<Still>) -> Vec<Time> {
         });
     words
         .filter_map(|word| match word {
-            Word::Ask(at) => Some(at),
+            Word::Ask { sent, .. } => Some(sent),
             Word::Told { .. } => None,
         })
         .collect()
 }
 
 fn hears(node: &mut Node<Still>, at: Time, (sent, told, life): (Time, Time, u64)) {
-    let word = Word::Told { sent, told, life };
+    let asker = node.life();
+    hears_of(node, at, (sent, told, life), asker);
+}
+
+/// An answer to what this agent, or another one before it, asked.
+fn hears_of(node: &mut Node<Still>, at: Time, (sent, told, life): (Time, Time, u64), asker: u64) {
+    let word = Word::Told {
+        sent,
+        asker,
+        told,
+        life,
+    };
     let message = PeerMessage::Service {
         service: Slots::NUMBER,
         bytes: postcard::to_allocvec(&word).unwrap(),
@@ -134,7 +145,7 @@ fn whoever_is_asked_says_what_time_it_is() {
     let sent = Time::from_ms(77);
     let message = PeerMessage::Service {
         service: Slots::NUMBER,
-        bytes: postcard::to_allocvec(&Word::Ask(sent)).unwrap(),
+        bytes: postcard::to_allocvec(&Word::Ask { sent, asker: 5 }).unwrap(),
     };
     let (from, now) = (NodeId(0), Time::from_ms(500));
     node.on(now, Input::Peer { from, message });
@@ -149,6 +160,7 @@ fn whoever_is_asked_says_what_time_it_is() {
             from,
             Word::Told {
                 sent,
+                asker: 5,
                 told: now,
                 life
             }
@@ -190,4 +202,17 @@ fn a_daemon_without_slots_runs_and_is_looked_after() {
     let acts = acts(&mut node);
     assert!(acts.len() >= 2, "{acts:?}");
     assert!(acts.iter().all(|act| *act == DaemonAct::Run));
+}
+
+/// Its clock was another.
+#[test]
+fn an_answer_to_the_agent_before_this_one_says_nothing() {
+    let mut node = node();
+    let now = Time::from_ms(500);
+    let other = node.life() + 1;
+    let said = (Time::from_ms(400), Time::from_ms(9_000), 9);
+    hears_of(&mut node, now, said, other);
+    assert_eq!(node.services.slots.clock.offset(now), None);
+    hears(&mut node, now, said);
+    assert!(node.services.slots.clock.offset(now).is_some());
 }
