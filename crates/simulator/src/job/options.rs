@@ -152,9 +152,11 @@ impl Options {
     /// No node is lost or cut off, and nothing is refused or slow: what ends is a process, which is
     /// started anew, and what is lost was overwritten in memory.
     pub(super) fn keeps_nodes(&self) -> bool {
-        let (memory, rank) = (self.weights.memory, self.weights.rank);
-        let alone = memory + rank > 0 && self.weights.sum() == memory + rank;
-        alone && self.meetings.node == 0 && self.slow == 0 && self.faults.refuse == 0
+        let (memory, rank, all) = (self.weights.memory, self.weights.rank, self.weights.sum());
+        let overwrites = memory > 0 && all == memory;
+        // Of the theme alone: elsewhere the network may be as bad as a node that is lost.
+        let begins = self.meetings.begins > 0 && all == rank;
+        (overwrites || begins) && self.meetings.node == 0
     }
 }
 
