@@ -187,7 +187,7 @@ pub struct SharedSettings {
 /// Options of `outlive run` that concern work of agents that need not be done at once.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ServiceOptions {
-    /// Do what need not be done at once (reading of copies, sensors, copies to shared storage, --daemon) on all
+    /// Do what need not be done at once (reading of copies, sensors, --daemon) on all
     /// nodes at the same time, so that ranks that wait for each other lose it once: 1s/50ms
     #[arg(long, value_name = "PERIOD/LENGTH|off", hide_short_help = true)]
     pub service_slots: Option<String>,

@@ -55,10 +55,6 @@ impl Service for Transfer {
                 self.waiting.clear();
                 self.stop();
             }
-            News::Serving => {
-                let going = self.going.iter();
-                going.for_each(|going| going.brake.pause(!core.may_serve()));
-            }
             News::Aborted(_) | News::Stable { .. } => self.stop_unwanted(core),
             _ => return,
         }
@@ -110,8 +106,7 @@ impl Service for Transfer {
 /// How long a copy may come no further.
 fn patience<S: Shell>(core: &Core<S>) -> Time {
     let bounds = core.config().map(|config| config.bounds);
-    // Between two slots it stands still by intention.
-    Time::from_ms(bounds.unwrap_or_default().commit_ms + core.spec().service.slots.period_ms)
+    Time::from_ms(bounds.unwrap_or_default().commit_ms)
 }
 
 fn too_late(id: ContainerId, bytes: u64, bound: Time) -> Error {
@@ -179,7 +174,6 @@ impl Transfer {
             return;
         };
         let (brake, progress) = (Brake::default(), Progress::default());
-        brake.pause(!core.may_serve());
         self.going = Some(Going {
             part: part.clone(),
             id: part.id,
