@@ -19,7 +19,7 @@ help: ## list the targets
 deps: ## what building and testing needs, into .deps/ and by apt
 	@scripts/deps.sh
 
-deps-torch: ## PyTorch for tests/torch, which nothing else needs (145 MB to fetch)
+deps-torch: ## PyTorch for tests/torchrun, which nothing else needs (145 MB to fetch)
 	@scripts/deps.sh --torch
 
 build: rust examples ## the command, the C library and the examples, optimised

@@ -4,7 +4,7 @@
 #
 #   scripts/deps.sh            all of it
 #   scripts/deps.sh --apt      only the system's packages (as root)
-#   scripts/deps.sh --torch    PyTorch for tests/torch, which nothing else needs (145 MB to fetch)
+#   scripts/deps.sh --torch    PyTorch for tests/torchrun, which nothing else needs (145 MB to fetch)
 #   OUTLIVE_PYTHON=/path/to/python3 scripts/deps.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."

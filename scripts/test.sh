@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e cluster torch sessions minickpt pages book)
+all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e cluster torchrun sessions minickpt pages book)
 sources() { # a hash of the files that are tested: their names and what they hold
     find Cargo.toml Cargo.lock bench crates examples fuzz kernel scripts tests -type f \
         \( -name '*.rs' -o -name '*.py' -o -name '*.c' -o -name '*.h' -o -name '*.cpp' -o -name '*.f90' \
@@ -213,12 +213,12 @@ suite_cluster() { # jobs on machines of their own: namespaces, with real ssh and
     tests_in tests/cluster "$beside"
 }
 
-suite_torch() { # torchrun on nodes of this machine; on machines: tests/cluster
+suite_torchrun() { # torchrun on nodes of this machine; on machines: tests/cluster
     if [ ! -x "$python" ]; then
         skip torch "no .deps/python"
         return
     fi
-    tests_in tests/torch
+    tests_in tests/torchrun
 }
 
 suite_sessions() { # reliable sessions between processes, and the kernels over them

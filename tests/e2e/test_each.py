@@ -1,5 +1,5 @@
 """A command that is started once on each node: plain processes, each the rank of its node's number.
-With machines of their own: tests/cluster; with torchrun: tests/torch."""
+With machines of their own: tests/cluster; with torchrun: tests/torchrun."""
 
 import json
 import os

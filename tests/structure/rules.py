@@ -387,6 +387,18 @@ def kept_seed_violations(path: str, lines: str, sources: list[str]) -> list[str]
     return found
 
 
+def shadow_violations(folders: list[str], sources: dict[str, str]) -> list[str]:
+    """Folders of tests/, which tests put on Python's path, with the name of a module that a test
+    asks for: where the module is missing, Python takes the folder for it."""
+    asked: dict[str, str] = {}
+    for path, source in sources.items():
+        for name in re.findall(r"^\s*(?:import|from)\s+(\w+)", source, re.M):
+            asked.setdefault(name, path)
+    own = {Path(path).stem for path in sources}  # which is never missing
+    found = [name for name in folders if name in asked and name not in own]
+    return [f"tests/{name}: {asked[name]} imports {name}" for name in found]
+
+
 def tests_only(code: str) -> str:
     """Code (see code_only) of its #[cfg(test)] items alone; lines stay."""
     lines, rest = code.splitlines(), without_tests(code).splitlines()

@@ -162,6 +162,12 @@ class Repository(unittest.TestCase):
             found += rules.kept_seed_violations(name, path.read_text(encoding="utf-8"), sources)
         self.none(found)
 
+    def test_no_folder_of_tests_passes_for_a_module(self) -> None:
+        folders = [p.name for p in sorted((ROOT / "tests").iterdir()) if p.is_dir()]
+        paths = files("crates/**/*.py", "examples/**/*.py", "tests/**/*.py")
+        sources = {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8") for p in paths}
+        self.none(rules.shadow_violations(folders, sources))
+
     def test_skip_list_is_readable(self) -> None:
         self.assertIn("mdbook", skip.allowed())
 
@@ -349,6 +355,15 @@ class OtherRulesCatch(unittest.TestCase):
         self.assertEqual(rules.kept_seed_violations("x", lines, ["", row]), [])
         for source in ("", one, one + row.replace("row", "other"), row.replace("row", "a_row")):
             self.assertTrue(rules.kept_seed_violations("x", lines, [source]), source)
+
+    def test_folders_that_pass_for_modules(self) -> None:
+        sources = {
+            "a.py": "def f():\n    import torch\n",
+            "pages.py": "from mpi.x import y\nimport pages",
+        }
+        self.assertEqual(rules.shadow_violations(["torchrun", "pages"], sources), [])
+        for folder in ("torch", "mpi"):
+            self.assertEqual(len(rules.shadow_violations([folder], sources)), 1, folder)
 
     def test_length(self) -> None:
         self.assertEqual(rules.length_violations("x.rs", "\n" * 500), ([], []))
