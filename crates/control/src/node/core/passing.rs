@@ -306,6 +306,11 @@ impl<S: Shell> Core<S> {
         let levels = all;
         self.command(Command::Force { version, levels });
         self.widen_round(version, levels);
+        // Its end was noted, and may have been the end of all levels to which it goes again.
+        if let Some(round) = self.rounds.get(&version) {
+            let levels = round.levels.iter().collect();
+            self.line.levels.insert((source, version), levels);
+        }
         if told {
             self.command(Command::Captured { version });
             for level in prepared.iter() {

@@ -461,6 +461,16 @@ fn what_a_rank_forces_and_captured_while_it_was_armed_is_not_given_back() {
         let begun = agent.rounds.get(&version).map(|it| it.captured.len());
         assert_eq!(begun, Some(1), "{said_before}");
         assert!(program.aborted().is_none(), "nobody gave it up");
+        let survives = Survives::Process;
+        let waits = ToAgent::Wait {
+            version,
+            survives,
+            timeout_ms: 600_000,
+        };
+        agent.on_said(1, 7, waits);
+        agent.deliver();
+        let answered = &agent.shell.answered;
+        assert!(answered.is_empty(), "{said_before}: {answered:?}");
     }
 }
 
