@@ -210,6 +210,52 @@ def test_partners_lie_on_the_service_core_and_a_killed_program_leaves_none(
     until("all its threads have ended", lambda: not tasks.exists())
 
 
+FOLLOWS = """
+import os, sys
+from pathlib import Path
+def partner():
+    for task in Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text() == "outlive-partner\\n":
+            lines = (task / "status").read_text().splitlines()
+            return [line.split()[1] for line in lines if line.startswith("Cpus_allowed_list")][0]
+for core in sys.argv[1:]:
+    os.sched_setaffinity(0, [int(core)])
+    for _ in range(100):
+        os.getppid()
+    print(core, partner())
+"""
+
+
+def test_partners_follow_their_threads_to_cores_near_them(program: Path, tmp_path: Path) -> None:
+    """As on a machine with two NUMA nodes of two cores, were these four."""
+    first, last = CORES[0], CORES[-1]
+    both = f"{first},{last}"
+    cases = [
+        (f"{first}:{last};{last}:{first}", [(first, last), (last, first), (first, last)]),
+        (f"{last}:{first}", [(last, first), (last, first)]),
+    ]
+    anywhere = f"{first}-{last}" if last == first + 1 else both
+    for bad in (
+        "",
+        "x",
+        f"{first}:",
+        f"{first}:{last};x",
+        f"{first}",
+        "0:99999",
+        f"{first}:{last},",
+    ):
+        cases.append((bad, [(first, anywhere), (last, anywhere)]))
+    # One that moves to where nothing is known of.
+    cases.append((f"{first}:{last}", [(first, last), (last, anywhere), (first, last)]))
+    for near, expected in cases:
+        variables = [f"OUTLIVE_DECOUPLE_SERVICE={both}", f"OUTLIVE_DECOUPLE_NEAR={near}"]
+        cores = [core for core, _ in expected]
+        words = ["env", *variables, sys.executable, "-c", FOLLOWS, *cores]
+        done = run(*prefix(tmp_path), *words)
+        lines = "".join(f"{core} {by}\n" for core, by in expected)
+        assert (done.returncode, done.stdout) == (0, lines), (near, done.stderr)
+
+
 def test_what_cannot_be_decoupled_is_told_and_runs(program: Path, tmp_path: Path) -> None:
     source = tmp_path / "static.c"
     source.write_text("int main(void) { return 5; }\n")

@@ -6,11 +6,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_minickpt::device::Times;
 use outlive_minickpt::filter::Special;
-use outlive_minickpt::placement::Placement;
 use outlive_minickpt::revive::{self, Ended, Next};
 use outlive_minickpt::setup;
 use outlive_minickpt::supervisor::files::Files;
 use outlive_minickpt::supervisor::{Fork, Policy};
+use outlive_node::placement::Placement;
 use serde::Serialize;
 
 use outlive_launch::input;

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_image::sys as traced;
+use outlive_node::cpus::Cpus;
 
 use crate::filter;
-use crate::placement::{self, Cpus};
 use crate::supervisor::{Policy, Supervisor};
 use crate::sys;
 
@@ -92,7 +92,7 @@ pub fn start_on(
         let pid = i32::from_le_bytes(pid);
         traced::seize_for_life(pid)?;
         if let Some(cpus) = cpus {
-            traced::set_affinity(pid, &placement::mask(cpus))?;
+            traced::set_affinity(pid, &cpus.affinity().bytes())?;
         }
         Ok(pid)
     });

@@ -16,7 +16,6 @@ pub mod kept;
 pub mod launch;
 mod losses;
 pub mod memory;
-pub mod placement;
 mod register;
 pub mod revive;
 mod segments;

@@ -8,6 +8,8 @@ use outlive_image::model::Image;
 use outlive_image::partial;
 use outlive_image::restore::{self, Options, Restored};
 use outlive_image::source::Contents;
+use outlive_node::cpus::Cpus;
+use outlive_node::placement::{self, Decision, Placement};
 use serde::Serialize;
 
 use crate::area::{self, Death};
@@ -16,7 +18,6 @@ use crate::filter;
 use crate::journal::Journal;
 use crate::launch;
 use crate::losses;
-use crate::placement::{self, Cpus, Decision, Placement};
 use crate::supervisor::files::{self, Files};
 use crate::supervisor::{Counts, Native, Policy, Supervisor};
 use crate::sys;

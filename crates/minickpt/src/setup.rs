@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use outlive_node::cpus::Cpus;
+use outlive_node::placement::{self, Home, SYSFS};
 use serde::Serialize;
 
 use crate::device::{Device, Query, Times};
-use crate::placement::{self, Home, SYSFS};
 use crate::segments::Range;
 use crate::warm;
 
@@ -120,7 +121,7 @@ fn node(root: &Path, memory: Option<&Path>) -> Option<Check> {
     };
     let seen = match home {
         Home::Node(node) => {
-            let cpus = nodes.get(&node).map(placement::shown);
+            let cpus = nodes.get(&node).map(Cpus::to_string);
             let cpus = cpus.map_or("no CPUs".to_owned(), |cpus| format!("CPUs {cpus}"));
             format!("the memory lies on node {node} of {}, {cpus}", nodes.len())
         }
@@ -370,7 +371,7 @@ mod tests {
         let most = reserve(&memory, (&both, &nodes), (16 * GIB, 256 * MIB));
         assert_eq!(most, None);
         // One node, or one with CPUs: as ever.
-        let one = placement::Nodes::from([(0, [0].into())]);
+        let one = placement::Nodes::from([(0, [0].into_iter().collect())]);
         let plain = reserve(&memory, (&both, &one), (10 * GIB, 256 * MIB)).unwrap();
         assert_eq!((plain.node, plain.straddles), (None, false));
     }

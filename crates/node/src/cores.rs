@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use outlive_base::{Code, Entity, Error, Result};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::cpus::Cpus;
 
 /// Where the kernel describes the cores.
 pub const CPU_ROOT: &str = "/sys/devices/system/cpu";
@@ -24,7 +25,7 @@ fn refuse(option: &str, reason: String, remedy: String) -> Error {
 /// [`Code::InvalidArgument`] on option `cores` for what is no such list, or a core beyond
 /// what a mask of the kernel's can hold.
 pub fn parse(text: &str) -> Result<Vec<u32>> {
-    let most = CpuSet::MAX_CPU as u32;
+    let most = crate::cpus::MOST;
     let wrong = |part: &str| {
         let reason = format!("'{part}' is no core or range of cores");
         let remedy = format!("write numbers below {most} and ranges, as in 0-2,5");
@@ -54,9 +55,9 @@ pub fn choose(root: &Path, wanted: Option<&str>) -> Result<Vec<u32>> {
         parse(&text)
     };
     let (present, online) = (read("present")?, read("online")?);
-    let set = sched_getaffinity(None)
-        .map_err(|error| Error::internal(format!("own affinity: {error}")))?;
-    let allowed = |core: &u32| set.is_set(*core as usize);
+    let set = Cpus::of_thread(0);
+    let set = set.map_err(|error| Error::internal(format!("own affinity: {error}")))?;
+    let allowed = |core: &u32| set.contains(*core);
     let Some(wanted) = wanted else {
         return Ok(online.into_iter().filter(allowed).collect());
     };
@@ -101,9 +102,8 @@ fn shown(cores: &[u32]) -> String {
 /// # Errors
 /// [`Code::InvalidArgument`] on option `cores` if the kernel refuses.
 pub fn pin(core: u32) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core as usize);
-    sched_setaffinity(None, &set).map_err(|error| {
+    let one: Cpus = [core].into_iter().collect();
+    one.affinity().apply(0).map_err(|error| {
         let reason = format!("core {core}: the kernel refuses to run there: {error}");
         refuse("cores", reason, "choose another core".into())
     })
@@ -170,19 +170,16 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        let here = sched_getaffinity(None).unwrap();
-        let mine = (0..1024).find(|&core| here.is_set(core)).unwrap();
+        let here = Cpus::of_thread(0).unwrap();
+        let mine = here.iter().next().unwrap();
         write("present", "0-1023\n");
         write("online", "0-1000\n");
         let error = choose(dir.path(), Some("1023")).unwrap_err().to_string();
         assert!(error.contains("1023 is offline"), "{error}");
-        let other = (0..1000).find(|&core| !here.is_set(core)).unwrap();
+        let other = (0..1000).find(|&core| !here.contains(core)).unwrap();
         let error = choose(dir.path(), Some(&other.to_string())).unwrap_err();
         assert!(error.to_string().contains("may use"), "{error}");
-        assert_eq!(
-            choose(dir.path(), Some(&mine.to_string())).unwrap(),
-            [mine as u32]
-        );
+        assert_eq!(choose(dir.path(), Some(&mine.to_string())).unwrap(), [mine]);
         write("present", "0\n");
         let error = choose(dir.path(), Some("7")).unwrap_err().to_string();
         assert!(error.contains("does not exist"), "{error}");

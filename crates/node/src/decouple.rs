@@ -10,7 +10,9 @@ pub mod cost;
 use std::ffi::OsString;
 use std::path::Path;
 
+use crate::cpus::Cpus;
 use crate::pages::launch::joined;
+use crate::placement::{self, Nodes};
 
 /// The library, built from `c/decouple`.
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/liboutlive_decouple.so"));
@@ -20,6 +22,8 @@ pub const LIBRARY_NAME: &str = "liboutlive_decouple.so";
 const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
 /// The highest core that partners may run on, as the library has it.
 pub const CORES_MAX: u32 = 1024;
+/// The most groups of cores that the library tells apart.
+const GROUPS_MAX: usize = 64;
 
 /// Whether system calls of a program can be turned over to another thread here.
 ///
@@ -36,20 +40,34 @@ pub fn offered() -> Result<(), &'static str> {
     }
 }
 
-/// The variables to set: partners run on the cores `service`, as in 0,2-3; `report` is where processes append
-/// what they did; `preload` what the environment has of `LD_PRELOAD`.
+/// The variables to set: partners run on the cores `service`, where there are several NUMA `nodes` near their
+/// threads, which are on `compute`; `report` is where processes append what they did; `preload` what the
+/// environment has of `LD_PRELOAD`.
 pub fn environment(
     library: &Path,
-    service: &str,
+    (compute, service): (&Cpus, &Cpus),
+    nodes: &Nodes,
     report: &Path,
     preload: Option<OsString>,
 ) -> Vec<(OsString, OsString)> {
+    let groups = placement::helpers(nodes, compute, service);
+    let shown = groups.iter().map(|(here, by)| format!("{here}:{by}"));
+    // Where all are as near, or the library has not so many, there is nothing to choose.
+    let chosen = groups.iter().any(|(_, by)| by != service);
+    let near = match chosen && groups.len() <= GROUPS_MAX {
+        true => shown.collect::<Vec<_>>().join(";"),
+        false => String::new(),
+    };
     vec![
         (
             "LD_PRELOAD".into(),
             joined(preload.as_deref(), library.as_os_str()),
         ),
-        ("OUTLIVE_DECOUPLE_SERVICE".into(), service.into()),
+        (
+            "OUTLIVE_DECOUPLE_SERVICE".into(),
+            service.to_string().into(),
+        ),
+        ("OUTLIVE_DECOUPLE_NEAR".into(), near.into()),
         ("OUTLIVE_DECOUPLE_REPORT".into(), report.into()),
     ]
 }
@@ -113,11 +131,37 @@ mod tests {
     fn what_is_preloaded_already_stays_first() {
         let of = |before: Option<&str>| {
             let before = before.map(OsString::from);
-            environment(Path::new("/l.so"), "0", Path::new("/r"), before)[0]
+            let cores = (&Cpus::default(), &Cpus::default());
+            let library = Path::new("/l.so");
+            environment(library, cores, &Nodes::new(), Path::new("/r"), before)[0]
                 .1
                 .clone()
         };
         assert_eq!(of(None), "/l.so");
         assert_eq!(of(Some("a.so")), "a.so:/l.so");
+    }
+
+    #[test]
+    fn partners_are_told_which_cores_are_near_if_some_are_not() {
+        let cpus = |text: &str| Cpus::of_list(text).unwrap();
+        let nodes: Nodes = [(0, cpus("0-3")), (1, cpus("4-7"))].into();
+        let near = |nodes: &Nodes, compute: &str, service: &str| {
+            let cores = (&cpus(compute), &cpus(service));
+            let all = environment(Path::new("/l"), cores, nodes, Path::new("/r"), None);
+            let value = |(name, value): (OsString, OsString)| {
+                (name == "OUTLIVE_DECOUPLE_NEAR").then_some(value)
+            };
+            all.into_iter().find_map(value).unwrap()
+        };
+        assert_eq!(near(&nodes, "1-3,5-7", "0,4"), "1-3:0;5-7:4");
+        assert_eq!(near(&nodes, "1-3", "0,4"), "1-3:0", "the one that is near");
+        assert_eq!(near(&nodes, "1-3", "0"), "");
+        assert_eq!(near(&Nodes::new(), "1-3,5-7", "0,4"), "");
+        let many: Nodes = (0..100)
+            .map(|node| (node, [2 * node, 2 * node + 1].into_iter().collect()))
+            .collect();
+        let (even, odd): (Cpus, Cpus) =
+            ((0..200).step_by(2).collect(), (1..200).step_by(2).collect());
+        assert_eq!(near(&many, &even.to_string(), &odd.to_string()), "");
     }
 }

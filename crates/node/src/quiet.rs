@@ -6,7 +6,6 @@
 //! runs have left. All of them reach the machine through [`tree`] only.
 
 pub mod act;
-pub mod cpus;
 pub mod journal;
 pub mod partition;
 pub mod plan;

@@ -5,9 +5,10 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_node::cpus::Cpus;
 use outlive_node::decouple::cost::{self, Cost, FORWARDING, Forwarding};
 use outlive_node::decouple::{environment, offered};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use outlive_node::placement;
 
 use super::OUTPUT;
 use crate::output;
@@ -54,9 +55,19 @@ pub(super) fn run(options: &ForwardOptions) -> Result<u8> {
     }
     let (core, service) = super::compare::chosen(options.core, options.service.as_deref())?;
     let folder = Folder::new(&DECOUPLE)?;
-    let list = super::compare::list(&service);
     let preload = std::env::var_os("LD_PRELOAD");
-    let variables = environment(&folder.library, &list, &folder.account, preload);
+    let (here, by): (Cpus, Cpus) = (
+        [core].into_iter().collect(),
+        service.iter().copied().collect(),
+    );
+    let nodes = placement::nodes(Path::new(placement::SYSFS));
+    let variables = environment(
+        &folder.library,
+        (&here, &by),
+        &nodes,
+        &folder.account,
+        preload,
+    );
     let time = |decoupled: bool| {
         let mut command = command(core, options.calls)?;
         if decoupled {
@@ -96,12 +107,11 @@ fn command(core: u32, calls: u64) -> Result<Command> {
     use std::os::unix::process::CommandExt;
     let own = std::env::current_exe();
     let own = own.map_err(|error| Error::internal(format!("own program: {error}")))?;
-    let mut set = CpuSet::new();
-    set.set(core as usize);
+    let one = [core].into_iter().collect::<Cpus>().affinity();
     let mut command = Command::new(own);
     command.args(["noise", "forward", "--here", "--calls", &calls.to_string()]);
     command.stdin(Stdio::null()).stderr(Stdio::inherit());
-    let bind = move || sched_setaffinity(None, &set).map_err(Into::into);
+    let bind = move || one.apply(0);
     // SAFETY: it makes one system call and allocates nothing.
     unsafe { command.pre_exec(bind) };
     Ok(command)

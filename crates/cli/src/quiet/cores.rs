@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use outlive_base::{Code, Entity, Error, Result, count};
+use outlive_node::cpus::{Affinity, Cpus};
 use outlive_node::quiet::act::{Fate, MARK, has_partition};
-use outlive_node::quiet::cpus::Cpus;
 use outlive_node::quiet::journal::{Account, Head, JOURNAL, Journal};
 use outlive_node::quiet::plan::{self, Others, Plan, Request};
 use outlive_node::quiet::step::{Item, Rule};
@@ -20,7 +20,6 @@ use outlive_node::quiet::store::{self, Here, Owner, Store};
 use outlive_node::quiet::threads;
 use outlive_node::quiet::tree::Machine;
 use rustix::process::geteuid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::decoupled::Decoupled;
 use super::{JOURNALS, journals, refuse, tell, trip};
@@ -92,9 +91,8 @@ impl Cores {
 }
 
 fn allowed() -> Result<Cpus> {
-    let set = sched_getaffinity(None);
-    let set = set.map_err(|error| Error::internal(format!("own affinity: {error}")))?;
-    Ok(Cpus::of_set(&set))
+    let set = Cpus::of_thread(0);
+    set.map_err(|error| Error::internal(format!("own affinity: {error}")))
 }
 
 /// Runs of whom it is known, or not known otherwise, that they live.
@@ -225,7 +223,11 @@ impl Quieted {
         }
         let request = request(options, &living(&directory, &here)?)?;
         let decoupled = match options.decouple {
-            true => Some(Decoupled::new(words, &request.service, say)?),
+            true => Some(Decoupled::new(
+                words,
+                (&request.compute, &request.service),
+                say,
+            )?),
             false => None,
         };
         let plan = plan::plan(&Machine, &request);
@@ -268,7 +270,7 @@ impl Quieted {
         Ok(Entry {
             id: self.request.id.clone(),
             members: members.transpose()?.map(Arc::new),
-            cores: self.request.compute.set(),
+            cores: self.request.compute.affinity(),
             class: self.class,
             variables: self
                 .decoupled
@@ -303,7 +305,7 @@ impl Quieted {
 pub(crate) struct Entry {
     id: String,
     members: Option<Arc<File>>,
-    cores: CpuSet,
+    cores: Affinity,
     class: Class,
     variables: Vec<(OsString, OsString)>,
 }
@@ -311,7 +313,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// Lets this command begin there.
     pub(crate) fn apply(&self, command: &mut Command) {
-        let (members, cores, class) = (self.members.clone(), self.cores, self.class);
+        let (members, cores, class) = (self.members.clone(), self.cores.clone(), self.class);
         command.env(MARK, &self.id);
         for (name, value) in &self.variables {
             command.env(name, value);
@@ -369,18 +371,18 @@ impl Drop for Held {
 
 /// Binds this process to the service cores.
 fn confine(service: &Cpus) -> Result<()> {
-    sched_setaffinity(None, &service.set()).map_err(|error| {
+    service.affinity().apply(0).map_err(|error| {
         let reason = format!("cores {service}: the kernel refuses to run there: {error}");
         refuse("service", reason, "choose other cores")
     })
 }
 
 /// What a child does before it becomes the command.
-fn prepare(members: Option<&File>, cores: &CpuSet, class: Class) -> io::Result<()> {
+fn prepare(members: Option<&File>, cores: &Affinity, class: Class) -> io::Result<()> {
     if let Some(members) = members {
         rustix::io::write(members, b"0")?;
     }
-    sched_setaffinity(None, cores)?;
+    cores.apply(0)?;
     // Sleeps end when they should, and not up to 50 us later.
     // SAFETY: prctl with plain numbers.
     let slack = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0_u64, 0_u64, 0_u64) };

@@ -1,12 +1,14 @@
 //! A command whose threads are decoupled: the library that does it, and what it tells.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use outlive_base::{Code, Entity, Error, Result, count};
 use outlive_launch::input;
+use outlive_node::cpus::Cpus;
 use outlive_node::decouple::{CORES_MAX, account, environment, offered};
 use outlive_node::pages::program;
-use outlive_node::quiet::cpus::Cpus;
+use outlive_node::placement;
 
 use super::refuse;
 use crate::pages::library::{DECOUPLE, Folder};
@@ -25,13 +27,16 @@ impl Decoupled {
     ///
     /// # Errors
     /// OL-100 if this machine cannot do it, or a service core is too high; those of the files.
-    pub(super) fn new(words: &[OsString], service: &Cpus, say: &dyn Fn(&str)) -> Result<Decoupled> {
+    pub(super) fn new(
+        words: &[OsString],
+        (compute, service): (&Cpus, &Cpus),
+        say: &dyn Fn(&str),
+    ) -> Result<Decoupled> {
         if let Err(why) = offered() {
             let remedy = "leave --decouple out: the command makes its system calls itself then";
             let entity = Entity::Option("decouple".into());
             return Err(Error::new(Code::InvalidArgument, entity, why, remedy));
         }
-        let list = service.to_string();
         if service.iter().any(|core| core >= CORES_MAX) {
             let reason = format!("partners cannot run on cores from {CORES_MAX} on");
             return Err(refuse("service", reason, "choose lower ones"));
@@ -44,7 +49,9 @@ impl Decoupled {
         }
         let folder = Folder::new(&DECOUPLE)?;
         let preload = std::env::var_os("LD_PRELOAD");
-        let variables = environment(&folder.library, &list, &folder.account, preload);
+        let nodes = placement::nodes(Path::new(placement::SYSFS));
+        let cores = (compute, service);
+        let variables = environment(&folder.library, cores, &nodes, &folder.account, preload);
         Ok(Decoupled { folder, variables })
     }
 

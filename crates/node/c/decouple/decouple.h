@@ -17,8 +17,8 @@
  *   - A partner blocks all signals but SIGSYS, which interrupts its call, and ends before its thread.
  *   - Nothing is allocated, no lock is taken, nothing of the C library is called in a handler.
  *
- * Variables (docs/reference/environment.md): OUTLIVE_DECOUPLE_SERVICE, OUTLIVE_DECOUPLE_SPIN_US,
- * OUTLIVE_DECOUPLE_PREFAULT, OUTLIVE_DECOUPLE_REPORT.
+ * Variables (docs/reference/environment.md): OUTLIVE_DECOUPLE_SERVICE, OUTLIVE_DECOUPLE_NEAR,
+ * OUTLIVE_DECOUPLE_SPIN_US, OUTLIVE_DECOUPLE_PREFAULT, OUTLIVE_DECOUPLE_REPORT.
  */
 #ifndef OUTLIVE_DECOUPLE_H
 #define OUTLIVE_DECOUPLE_H
@@ -35,6 +35,7 @@
 
 #define THREADS_MAX 1024
 #define CORES_MAX 1024
+#define GROUPS_MAX 64
 #define PARTNER_STACK (64 << 10)
 /* Calls that a thread does for itself before it gets a partner: most processes of a script end
  * before they would have gained by one. */
@@ -69,6 +70,7 @@ struct thread {
     _Atomic uint32_t asleep;   /* the partner waits in the kernel for a call */
     _Atomic uint32_t sleeping; /* the caller waits in the kernel for the result */
     _Atomic uint32_t cancel;   /* the call is to be interrupted */
+    unsigned core;             /* where the caller was */
     long call[7];              /* number, six arguments */
     long result;
     int raise; /* a signal that the call sent to its thread, the partner */
@@ -83,6 +85,10 @@ struct thread {
 struct common {
     int pid;
     unsigned long service[CORES_MAX / 64];
+    /* Where partners are close to their threads (NUMA): one more than the place in `near`; 0: anywhere. */
+    unsigned char group[CORES_MAX];
+    unsigned long near[GROUPS_MAX][CORES_MAX / 64];
+    unsigned groups;
     uint64_t spin_us, prefault;
     _Atomic uint64_t ticks_us; /* of the time-stamp counter */
     atomic_bool prefaulted;
@@ -138,6 +144,14 @@ void outlive_partner_end(struct thread *thread);
 void outlive_partner(struct thread *thread);
 static inline void outlive_pause(void) { __builtin_ia32_pause(); }
 static inline uint64_t outlive_ticks(void) { return __builtin_ia32_rdtsc(); }
+
+/* The core this runs on, as Linux keeps it beside the time-stamp counter. */
+static inline unsigned outlive_core(void)
+{
+    unsigned beside;
+    (void)__builtin_ia32_rdtscp(&beside);
+    return beside & 0xfff;
+}
 
 /* ---- forward.c ---- */
 long outlive_forward(struct thread *thread, const long *call, uint64_t mask, bool *again);

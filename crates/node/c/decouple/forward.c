@@ -104,6 +104,8 @@ long outlive_forward(struct thread *thread, const long *call, uint64_t mask, boo
 {
     for (int n = 0; n < 7; n++)
         thread->call[n] = call[n];
+    if (outlive_common.groups > 0)
+        thread->core = outlive_core();
     atomic_store_explicit(&thread->cancel, 0, memory_order_relaxed);
     atomic_store(&thread->state, POSTED);
     if (atomic_load(&thread->asleep))

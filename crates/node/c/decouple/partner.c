@@ -158,8 +158,20 @@ static long make(struct thread *thread)
     }
 }
 
+/* Goes where it is near its thread, which may have moved since the last call. `at`: its group. */
+static void settle(const struct thread *thread, unsigned *at)
+{
+    const struct common *c = &outlive_common;
+    unsigned group = thread->core < CORES_MAX ? c->group[thread->core] : 0;
+    if (c->groups == 0 || group == *at)
+        return;
+    raw3(SYS_sched_setaffinity, 0, sizeof c->service, group == 0 ? c->service : c->near[group - 1]);
+    *at = group;
+}
+
 void outlive_partner(struct thread *thread)
 {
+    unsigned at = 0;
     uint64_t set = ~SYS_BIT;
     raw4(SYS_rt_sigprocmask, SIG_SETMASK, &set, 0, 8);
     raw3(SYS_sched_setaffinity, 0, sizeof outlive_common.service, outlive_common.service);
@@ -172,6 +184,7 @@ void outlive_partner(struct thread *thread)
         wait_for_call(thread);
         if (atomic_load(&thread->state) == QUIT)
             return;
+        settle(thread, &at);
         thread->raise = 0;
         long result = make(thread);
         if (result == -EPIPE)

@@ -5,11 +5,11 @@ use std::io;
 
 use outlive_base::{Error, Result};
 
-use super::cpus::Cpus;
 use super::journal::{Account, Entry, Journal, Record};
 use super::step::{Item, Rule, Step, What};
 use super::threads::{self, Thread};
 use super::tree::Tree;
+use crate::cpus::Cpus;
 
 /// Called at each point where a run may be cut short; tests cut there.
 pub type Trip<'a> = &'a mut dyn FnMut() -> Result<()>;

@@ -1,9 +1,9 @@
 //! The cores as a partition of their own: control groups of version 2 if they have the controller,
 //! else of version 1, else none.
 
-use super::cpus::Cpus;
 use super::step::{Form, Item, Rule, Step, What};
 use super::tree::Tree;
+use crate::cpus::Cpus;
 
 /// Where control groups of cores can be made.
 #[derive(Clone, PartialEq, Eq, Debug)]

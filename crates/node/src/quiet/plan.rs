@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::cpus::Cpus;
 use super::partition::{self, Partition};
 use super::step::{Form, Item, Rule, Step, What};
 use super::threads;
 use super::tree::Tree;
+use crate::cpus::Cpus;
+use crate::placement;
 
 /// Idle states that take longer to leave than this stay unused on compute cores, microseconds.
 const IDLE_LATENCY_US: u64 = 10;
@@ -89,6 +90,7 @@ pub fn plan(tree: &dyn Tree, request: &Request) -> Plan {
         items: Vec::new(),
         notes: Vec::new(),
     };
+    planner.far();
     planner.interrupts();
     planner.workqueues();
     planner.daemons();
@@ -107,6 +109,28 @@ pub fn plan(tree: &dyn Tree, request: &Request) -> Plan {
 }
 
 impl Planner<'_> {
+    /// Says which compute cores are helped from another NUMA node.
+    fn far(&mut self) {
+        let read = |path: &str| self.tree.read(&format!("sys/{path}")).ok();
+        let nodes = placement::nodes_by(&read);
+        if nodes.len() < 2 {
+            return;
+        }
+        let Request {
+            compute, service, ..
+        } = self.request;
+        for (node, cpus) in &nodes {
+            let here = compute.and(cpus);
+            if !here.is_empty() && service.is_disjoint(cpus) {
+                self.notes.push(format!(
+                    "cores {here} lie on NUMA node {node}, which has no service core: who helps them (partners of \
+                     decoupled threads, agents) reaches their memory from another node; leave one of \
+                     {cpus} to --service"
+                ));
+            }
+        }
+    }
+
     /// Adds a change, if its file is there and it is one.
     fn set(&mut self, group: &'static str, path: &str, form: Form, after: &str, why: &'static str) {
         let what = What::File {

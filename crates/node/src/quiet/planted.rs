@@ -7,8 +7,8 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::cpus::Cpus;
 use super::tree::{Tree, names_at, read_at};
+use crate::cpus::Cpus;
 
 pub struct Planted {
     dir: tempfile::TempDir,

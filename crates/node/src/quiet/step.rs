@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cpus::Cpus;
 use super::threads;
 use super::tree::Tree;
+use crate::cpus::Cpus;
 
 /// The value of a directory that is there, and of one that is not.
 const THERE: &str = "there";

@@ -10,12 +10,12 @@ use outlive_base::{Code, Entity, Error, Result};
 use rustix::fs::{FlockOperation, flock};
 
 use super::act::{self, Fate, Trip, Undone};
-use super::cpus::Cpus;
 use super::journal::{self, Account, Head, JOURNAL, Journal};
 use super::plan::{self, Plan, Request};
 use super::step::What;
 use super::threads;
 use super::tree::Tree;
+use crate::cpus::Cpus;
 
 /// How long another run may make its changes: tries, and what lies between.
 const LOCK_TRIES: u32 = 600;

@@ -1,7 +1,7 @@
 //! Threads of the machine and where they may run.
 
-use super::cpus::Cpus;
 use super::tree::Tree;
+use crate::cpus::Cpus;
 
 /// The kernel refuses to move it: it belongs to its core.
 const NO_SETAFFINITY: u64 = 0x0400_0000;

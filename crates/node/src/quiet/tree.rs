@@ -5,10 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use rustix::process::Pid;
-use rustix::thread::sched_setaffinity;
-
-use super::cpus::Cpus;
+use crate::cpus::Cpus;
 
 /// The longest file that is read, bytes: a list of members, a journal of many thousand threads.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -84,9 +81,7 @@ impl Tree for Machine {
     }
 
     fn confine(&self, _: u32, tid: u32, cpus: &Cpus) -> io::Result<()> {
-        let pid = i32::try_from(tid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or(io::ErrorKind::NotFound)?;
-        Ok(sched_setaffinity(Some(pid), &cpus.set())?)
+        cpus.affinity().apply(tid)
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_node::cpus::Cpus;
 use outlive_node::{cores, interruptions, tracefs};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::disturb;
 use crate::output;
@@ -110,9 +110,8 @@ fn tie(parent: Option<u32>) -> Result<()> {
 fn measure(options: &MeasureOptions) -> Result<u8> {
     tie(options.parent)?;
     let allowed = cores::parse(&options.cores)?;
-    let mut set = CpuSet::new();
-    allowed.iter().for_each(|core| set.set(*core as usize));
-    sched_setaffinity(None, &set).map_err(|error| {
+    let bound: Cpus = allowed.iter().copied().collect();
+    bound.affinity().apply(0).map_err(|error| {
         let entity = Entity::Option("core".into());
         let reason = format!(
             "cores {}: the kernel refuses to run there: {error}",
