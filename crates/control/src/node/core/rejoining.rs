@@ -111,6 +111,7 @@ impl<S: Shell> Core<S> {
         let mut captured = BTreeSet::new();
         // An agent may have ended between that word and what follows from it.
         let mut whole = !self.was_given_up(version);
+        let mut forced = false;
         for rank in ranks_of(self.me, ranks, self.nodes()) {
             let Some(entry) = self.ranks.get_mut(rank) else {
                 whole = false;
@@ -119,6 +120,10 @@ impl<S: Shell> Core<S> {
             let armed = entry.block().and_then(|block| block.armed());
             if entry.slot_with(incarnation, version).is_some() {
                 captured.insert(rank);
+                // The word of it may be lost with its capture's, and it may force a later one by now. What was
+                // not forced goes to more levels by this, no more.
+                let last = entry.block().and_then(|block| block.forced());
+                forced |= last.is_some_and(|last| last >= version);
             } else if let Some(armed) = armed.filter(|armed| armed.version == version)
                 && let Some(slot) = entry.slots.get_mut(armed.slot as usize)
                 && !matches!(slot.usage, Use::Full { source, .. } if source == incarnation)
@@ -133,6 +138,7 @@ impl<S: Shell> Core<S> {
         if let Some(round) = self.rounds.get_mut(&version) {
             round.captured = captured;
             round.told = all;
+            round.forced = forced;
         }
         self.command(Command::Armed {
             version,
@@ -262,6 +268,8 @@ impl<S: Shell> Core<S> {
 mod tests {
     use super::super::found::Found;
     use super::*;
+    use crate::config::{JobConfig, LevelSetting};
+    use crate::node::plain::PlainSlab;
     use crate::node::still::{alone, block_of, one_of};
     use crate::orders::Order;
     use outlive_base::{Level, NodeId};
@@ -285,6 +293,42 @@ mod tests {
             .captured
             .insert(rank);
         assert!(!agent.has_lost_capture(rank, version));
+    }
+
+    /// A rank has captured what it forces, and the word of that was lost with the agent. The policy had armed the version
+    /// at one level: it goes to all of them, and who waits for more than the one waits.
+    #[test]
+    fn what_was_forced_before_this_agent_goes_to_all_levels() {
+        let (rank, version, source) = (Rank(0), Version(3), Incarnation(1));
+        for (forced, all) in [
+            (None, false),
+            (Some(2), false),
+            (Some(3), true),
+            (Some(4), true),
+        ] {
+            let mut agent = alone(0);
+            let mut config = JobConfig::clone(agent.core.config.as_ref().unwrap());
+            let level = Level::SHARED;
+            config.levels.push(LevelSetting { level, every: 1 });
+            agent.core.configure_alone(config);
+            agent.on_order(Order::Ranks {
+                incarnation: source,
+                ranks: 1,
+            });
+            let (block, program) = block_of(rank, source);
+            let entry = agent.ranks.entry(rank, 1);
+            entry.control = Some(block);
+            entry.install(0, PlainSlab::new(1 << 16), Use::Full { source, version });
+            if let Some(forced) = forced {
+                program.announce(Version(forced));
+            }
+            program.offer(version.0);
+            agent.take_up(source, version);
+            assert!(agent.rounds[&version].told);
+            agent.resume_round(version, Levels::NONE.with(Level::DISK));
+            let levels = &agent.line.levels[&(source, version)];
+            assert_eq!(levels.contains(&Level::SHARED), all, "{forced:?}");
+        }
     }
 
     /// What its records call open may be an incarnation of an earlier run, and a launcher that has lost
