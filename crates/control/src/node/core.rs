@@ -105,6 +105,9 @@ pub(super) struct Round {
     forced: bool,
     /// Where its copy at `shared` comes from.
     pub through: Through,
+    /// Found captured by an agent that was started anew, by a rank that forces a later one by now: whether this one was
+    /// forced, and goes further than its levels say, is known when one of them is stable.
+    pub unsure: bool,
     /// A rank's slot for it was lent to a forced version before it.
     pub made_way: bool,
     /// Others have begun the version again, which came to nothing here and is still being written.

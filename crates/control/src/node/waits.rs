@@ -58,9 +58,7 @@ impl Service for Waits {
         match news {
             News::Opening => self.0.clear(),
             News::Gone(rank) => self.0.retain(|waiting| waiting.rank != *rank),
-            News::Stable { newest: true, .. } | News::Disarmed(_) | News::Aborted(_) => {
-                self.answer(core)
-            }
+            News::Stable { .. } | News::Disarmed(_) | News::Aborted(_) => self.answer(core),
             _ => {}
         }
         core.note_waiting(self.0.len());
@@ -119,7 +117,7 @@ impl Waiting {
     fn is_hopeless<S: Shell>(&self, core: &Core<S>) -> bool {
         // After a restart of this agent the levels come later.
         let round = core.rounds().get(&self.version);
-        if round.is_some_and(|round| round.levels.is_empty() && !round.void) {
+        if round.is_some_and(|round| !round.void && (round.levels.is_empty() || round.unsure)) {
             return false;
         }
         let left = core.line().levels.get(&(core.incarnation(), self.version));

@@ -59,6 +59,8 @@ impl<S: Shell> Core<S> {
             && !unknown
         {
             round.levels = round.levels.with(level);
+            // No version gets more levels once all nodes have captured it.
+            round.unsure = false;
         }
         let newest = self.line.newest.get(&level).is_none_or(|known| *known < at);
         self.news(News::Stable {

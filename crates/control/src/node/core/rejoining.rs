@@ -111,7 +111,7 @@ impl<S: Shell> Core<S> {
         let mut captured = BTreeSet::new();
         // An agent may have ended between that word and what follows from it.
         let mut whole = !self.was_given_up(version);
-        let mut forced = false;
+        let (mut forced, mut unsure) = (false, false);
         for rank in ranks_of(self.me, ranks, self.nodes()) {
             let Some(entry) = self.ranks.get_mut(rank) else {
                 whole = false;
@@ -120,10 +120,10 @@ impl<S: Shell> Core<S> {
             let armed = entry.block().and_then(|block| block.armed());
             if entry.slot_with(incarnation, version).is_some() {
                 captured.insert(rank);
-                // The word of it may be lost with its capture's, and it may force a later one by now. What was
-                // not forced goes to more levels by this, no more.
+                // The word of it may be lost, and its block may name a later one by now.
                 let last = entry.block().and_then(|block| block.forced());
-                forced |= last.is_some_and(|last| last >= version);
+                forced |= last == Some(version);
+                unsure |= last > Some(version);
             } else if let Some(armed) = armed.filter(|armed| armed.version == version)
                 && let Some(slot) = entry.slots.get_mut(armed.slot as usize)
                 && !matches!(slot.usage, Use::Full { source, .. } if source == incarnation)
@@ -138,7 +138,7 @@ impl<S: Shell> Core<S> {
         if let Some(round) = self.rounds.get_mut(&version) {
             round.captured = captured;
             round.told = all;
-            round.forced = forced;
+            (round.forced, round.unsure) = (forced, unsure && !forced);
         }
         self.command(Command::Armed {
             version,
@@ -270,9 +270,11 @@ mod tests {
     use super::*;
     use crate::config::{JobConfig, LevelSetting};
     use crate::node::plain::PlainSlab;
+    use crate::node::shell::Link;
     use crate::node::still::{alone, block_of, one_of};
     use crate::orders::Order;
-    use outlive_base::{Level, NodeId};
+    use outlive_base::ipc::ToAgent;
+    use outlive_base::{Level, NodeId, Survives};
     use outlive_ledger::Record;
 
     /// Its capture went with a round before this one. A rank may also wait for what it has not come to:
@@ -296,16 +298,18 @@ mod tests {
     }
 
     /// A rank has captured what it forces, and the word of that was lost with the agent. The policy had armed the version
-    /// at one level: it goes to all of them, and who waits for more than the one waits.
+    /// at one level: it goes to all of them, and who waits for more than the one waits. Where that cannot be known,
+    /// others may have said so: it is known when the version is stable at what it has.
     #[test]
     fn what_was_forced_before_this_agent_goes_to_all_levels() {
         let (rank, version, source) = (Rank(0), Version(3), Incarnation(1));
-        for (forced, all) in [
-            (None, false),
-            (Some(2), false),
-            (Some(3), true),
-            (Some(4), true),
-        ] {
+        let cases = [
+            (None, false, true),
+            (Some(2), false, true),
+            (Some(3), true, false),
+            (Some(4), false, false),
+        ];
+        for (forced, all, answered) in cases {
             let mut agent = alone(0);
             let mut config = JobConfig::clone(agent.core.config.as_ref().unwrap());
             let level = Level::SHARED;
@@ -328,6 +332,18 @@ mod tests {
             agent.resume_round(version, Levels::NONE.with(Level::DISK));
             let levels = &agent.line.levels[&(source, version)];
             assert_eq!(levels.contains(&Level::SHARED), all, "{forced:?}");
+            agent.ranks.get_mut(rank).unwrap().link = Some(Link { token: 1, pid: 1 });
+            let waits = ToAgent::Wait {
+                version,
+                survives: Survives::AllNodes,
+                timeout_ms: 600_000,
+            };
+            agent.on_said(1, 7, waits);
+            agent.deliver();
+            assert_eq!(!agent.shell.answered.is_empty(), answered, "{forced:?}");
+            agent.on_stable(version, Level::DISK);
+            agent.deliver();
+            assert_eq!(agent.shell.answered.is_empty(), all, "{forced:?}");
         }
     }
 

@@ -64,6 +64,7 @@ impl<S: Shell> Core<S> {
                 through: Through::Slots,
                 made_way: false,
                 again: None,
+                unsure: false,
                 void: false,
             },
         );
