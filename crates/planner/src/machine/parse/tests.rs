@@ -92,6 +92,18 @@ fn mistakes_are_told_with_line_and_remedy() {
         ("[\"0-19\", \"40\"]", "[]", 15, "no nodes"),
         ("count = 4", "count = 0", 20, "count of 0"),
         (
+            "mtbf = \"3 years\"",
+            "mtbf = \"3 years\"\nrepair = { median = \"0 s\", sigma = 1 }",
+            22,
+            "a repair that cannot be",
+        ),
+        (
+            "mtbf = \"3 years\"",
+            "repair = { median = \"2 h\", sigma = 1 }",
+            21,
+            "servers buffer: a time of repair, and they never fail",
+        ),
+        (
             "servers = \"buffer\"",
             "servers = \"bufer\"",
             35,
