@@ -210,6 +210,8 @@ pub(super) struct Chain<'a> {
     local: Mask,
     /// What can become of each level's servers.
     services: Vec<Service>,
+    /// No storage is ever lost without a stop, nor away.
+    safe: bool,
     /// Branches within a step that are less likely are neglected.
     negligible: f64,
     /// Stops that do the same to what is held, by the levels that have a version and those
@@ -235,7 +237,10 @@ impl<'a> Chain<'a> {
         let stops = question.classes.stops.iter();
         let classes = &question.classes;
         let services = classes.losses.iter().zip(&classes.outages);
+        let always = |(&loss, outage): (&f64, &Option<_>)| loss == 0.0 && outage.is_none();
+        let safe = services.clone().all(always);
         Chain {
+            safe,
             services: services
                 .map(|(&loss, &outage)| Service::new(loss, outage))
                 .collect(),
@@ -324,6 +329,16 @@ impl<'a> Chain<'a> {
     /// can be, levels being independent.
     fn losses(&self, branch: &Branch, seconds: f64) -> Vec<Loss> {
         let held = &branch.held;
+        if self.safe {
+            let (passed, stopped) = outages::until(&[(1.0, 0.0)], self.rate, seconds);
+            let (lost, away) = (0, held.away);
+            return vec![Loss {
+                lost,
+                away,
+                stopped,
+                passed,
+            }];
+        }
         let mut all = vec![(0, held.away, vec![(1.0, 0.0)])];
         for (level, service) in self.services.iter().enumerate() {
             let stored = held.age[level] != NONE || held.flight[level] != NONE;

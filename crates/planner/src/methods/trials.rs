@@ -196,10 +196,10 @@ fn scheduled(ladder: &Ladder, work: f64, failures: &[f64], counts: &[u32]) -> f6
             let at = (f64::from(moment) + 0.5) / f64::from(MOMENTS) * work;
             let since = last(level, at);
             lost += at - since;
-            for below in 0..level {
+            for (cost, &made) in ladder.costs.iter().zip(counts).take(level) {
                 // Made in the work since then.
-                let apart = work / f64::from(counts[below]);
-                lost += ladder.costs[below] * (at - since) / apart;
+                let apart = work / f64::from(made);
+                lost += cost * (at - since) / apart;
             }
         }
         all += failures[level] * (lost / f64::from(MOMENTS) + ladder.restarts[level]);
@@ -239,10 +239,10 @@ fn no_schedule_beats_di() {
         }
         let said =
             format!("seed {seed}: {ladder:?} {work} {failures:?}: {fixed:?}, found {least:?}");
-        for level in 0..2 {
-            assert!((1.0..50.0).contains(&fixed[level]), "{said}");
-            let off = (f64::from(least.1[level]) - fixed[level]).abs();
-            assert!(off < 1.5 + 0.05 * fixed[level], "{said}");
+        for (fixed, found) in fixed.iter().zip(least.1) {
+            assert!((1.0..50.0).contains(fixed), "{said}");
+            let off = (f64::from(found) - fixed).abs();
+            assert!(off < 1.5 + 0.05 * fixed, "{said}");
         }
         let formula = di::time(&ladder, work, &failures, &fixed);
         // Of whole numbers none is better than the least of all numbers.

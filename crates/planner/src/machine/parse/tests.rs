@@ -92,18 +92,6 @@ fn mistakes_are_told_with_line_and_remedy() {
         ("[\"0-19\", \"40\"]", "[]", 15, "no nodes"),
         ("count = 4", "count = 0", 20, "count of 0"),
         (
-            "mtbf = \"3 years\"",
-            "mtbf = \"3 years\"\nrepair = { median = \"0 s\", sigma = 1 }",
-            22,
-            "a repair that cannot be",
-        ),
-        (
-            "mtbf = \"3 years\"",
-            "repair = { median = \"2 h\", sigma = 1 }",
-            21,
-            "servers buffer: a time of repair, and they never fail",
-        ),
-        (
             "servers = \"buffer\"",
             "servers = \"bufer\"",
             35,
@@ -215,5 +203,32 @@ fn jobs_that_cannot_be_are_told() {
     ] {
         let error = job(text, "j.toml", &machine).expect_err(text);
         assert!(error.reason().contains(seen), "{error}");
+    }
+}
+
+/// Times of repair of servers: read, and refused with line and remedy.
+#[test]
+fn repairs_of_servers_are_read_or_refused() {
+    let with = |line: &str| machine(&GOOD.replace("mtbf = \"3 years\"", line), "m.toml");
+    let found = with("mtbf = \"3 years\"\nrepair = { median = \"4 h\", sigma = 1.2 }");
+    let repair = found.expect("good").servers[0].repair.expect("given");
+    assert_eq!((repair.median, repair.sigma), (14_400.0, 1.2));
+    assert_eq!(with("").expect("good").servers[0].repair, None);
+    for (line, at, seen) in [
+        (
+            "mtbf = \"3 years\"\nrepair = { median = \"0 s\", sigma = 1 }",
+            22,
+            "a repair that cannot be",
+        ),
+        (
+            "repair = { median = \"2 h\", sigma = 1 }",
+            21,
+            "servers buffer: a time of repair, and they never fail",
+        ),
+    ] {
+        let error = with(line).expect_err(line);
+        let want = format!("line {at}: {seen}");
+        assert!(error.reason().starts_with(&want), "{error}");
+        assert!(error.remedy().starts_with("give"), "{error}");
     }
 }
