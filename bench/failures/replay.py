@@ -10,10 +10,7 @@ all share, two minutes for a restart.
 """
 
 import argparse
-import csv
-import io
 import json
-import lzma
 import math
 import pathlib
 import subprocess
@@ -56,28 +53,17 @@ restart = "120 s"
 """
 
 
-def rows_of(file: str) -> list:
-    """All records of the file."""
-    with open(file, "rb") as raw:
-        data = raw.read()
-    if file.endswith(".xz"):
-        data = lzma.decompress(data)
-    return list(csv.DictReader(io.StringIO(data.decode("latin-1"))))
-
-
 def plan(outlive: str, rows: list, system: str, place: pathlib.Path) -> dict:
     """What `outlive plan` says of a system."""
     nodes = SYSTEMS[system]
-    trace = ["start,node,end,kind"]
-    for start, node, end, kind in lanl.records(rows, system):
-        trace.append(f"{start:%Y-%m-%dT%H:%M:%SZ},{node},{end:%Y-%m-%dT%H:%M:%SZ},{kind}")
     values = {
         "system": system,
         "nodes": nodes,
         "distance": max(1, nodes // 2),
         "shared": f"{0.05 * nodes:.2f}",
     }
-    (place / "trace.csv").write_text("\n".join(trace) + "\n", encoding="utf-8")
+    trace = lanl.trace_of(lanl.records(rows, system))
+    (place / "trace.csv").write_text(trace, encoding="utf-8")
     (place / "machine.toml").write_text(MACHINE.format(**values), encoding="utf-8")
     (place / "job.toml").write_text(JOB.format(**values), encoding="utf-8")
     words = [outlive, "plan", "--compare", "all", "--train", "0.5", "--json"]
@@ -156,7 +142,7 @@ def main() -> None:
     options.add_argument("--outlive", default="outlive")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    rows = rows_of(chosen.file)
+    rows = lanl.rows_of(chosen.file)
     answers = {}
     with tempfile.TemporaryDirectory() as place:
         for system in SYSTEMS:

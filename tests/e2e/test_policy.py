@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -235,6 +236,31 @@ def test_a_preempted_run_saves_what_it_can_and_the_next_one_goes_on(job: Job) ->
     assert set(result.said("restored")) == {max(kept)}
     job.check(program)
     assert "2 preemptions in" in result.report["policy"]["why"]
+
+
+def test_one_machine_of_many_that_is_taken_away_after_its_warning(job: Job) -> None:
+    """Whoever hears that one machine will go sends SIGUSR1: the next version goes to all levels and
+    nothing is ended. When the machine goes, a spare takes its place, and what was computed since
+    that version is lost: nobody moves its ranks before."""
+    job.every, job.ranks, job.nodes, job.spares = 1_000_000, 3, 3, 1
+    enough = job.dir / "enough"
+    program = job.program("--until", enough)
+    run = job.start("-v", "--levels", "memory,disk,partner/1000000", program=program)
+    until("the program runs", lambda: "joined" in run.text())
+    assert job.running("last") == {}
+    run.signal(signal.SIGUSR1)
+    until("a version with a partner", lambda: "partner" in job.running("last"))
+    kept = job.running("last")["partner"]
+    shutil.rmtree(job.node(1))
+    kill(run.pids("keeper")[1])
+    until("the machine is lost", lambda: job.running("last") and "restored" in run.text())
+    enough.touch()
+    result = run.end()
+    failure = result.failure()
+    assert (result.status, failure["kind"], failure["place"]) == (0, "node", "node:1")
+    assert (failure["level"], failure["version"]) == ("partner", kept)
+    assert set(result.said("restored")) == {kept}
+    job.check(program)
 
 
 def preemptions(job: Job) -> tuple[int, int]:

@@ -246,6 +246,7 @@ struct LevelAnswer<'a> {
     fails_per_hour: f64,
     fails_error: f64,
     losses_per_hour: f64,
+    away_share: f64,
 }
 
 /// Null: the job does not end.
@@ -327,6 +328,7 @@ fn answer<'a>(found: &'a Found, told: Option<&'a trace::Told>) -> Answer<'a> {
             fails_per_hour: fails.rate * 3600.0,
             fails_error: fails.error * 3600.0,
             losses_per_hour: found.classes.losses[place] * 3600.0,
+            away_share: found.classes.away(place),
         }
     };
     let method = |other: &'_ Other| MethodAnswer {

@@ -11,7 +11,7 @@ mod partial;
 
 use std::collections::BTreeMap;
 
-use crate::machine::{Job, Level, Machine, Scheme};
+use crate::machine::{Job, Level, Machine, Repair, Scheme};
 
 /// A set of levels, one bit each.
 pub type Mask = u16;
@@ -26,6 +26,35 @@ pub struct Outcome {
     pub also: Mask,
     /// Whether a node is lost, so that a new one lacks its part of what survives.
     pub replaces: bool,
+    /// Levels whose servers are lost, so that they cannot be written until these are repaired.
+    pub away: Mask,
+}
+
+/// How long a level cannot be written after its servers were lost.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Outage {
+    /// On average, in seconds.
+    pub mean: f64,
+    /// Variance over squared mean.
+    pub variation: f64,
+}
+
+/// Above, the servers are as good as never there.
+const IN_REPAIR_MAX: f64 = 50.0;
+
+impl Outage {
+    /// Of servers of which any is lost `rate` times a second. Each is repaired by itself, so that
+    /// the time in which any of them is away is the busy period of an M/G/infinity queue: its mean
+    /// is (e^(rate r) - 1) / rate, r the mean time of a repair, whatever its distribution
+    /// (C. Palm, 1938). Its variation is taken for that of one repair, as it is where repairs
+    /// rarely overlap.
+    pub fn new(repair: Repair, rate: f64) -> Outage {
+        let together = (rate * repair.mean()).min(IN_REPAIR_MAX);
+        Outage {
+            mean: libm::expm1(together) / rate,
+            variation: libm::expm1(repair.sigma * repair.sigma),
+        }
+    }
 }
 
 /// Events per second, with the standard error where it was estimated.
@@ -51,6 +80,8 @@ pub struct Classes {
     pub stops: BTreeMap<Outcome, Rate>,
     /// Losses of the versions of each level that do not stop the job, per second.
     pub losses: Vec<f64>,
+    /// For how long each level is away after a loss; none: it can be written at once.
+    pub outages: Vec<Option<Outage>>,
 }
 
 impl Classes {
@@ -67,6 +98,17 @@ impl Classes {
             }
         }
         sum
+    }
+    /// The share of the time in which level `index` cannot be written, its servers being away.
+    pub fn away(&self, index: usize) -> f64 {
+        let Some(outage) = self.outages[index] else {
+            return 0.0;
+        };
+        let with = |outcome: &&Outcome| outcome.away & (1 << index) != 0;
+        let stops = self.stops.keys().filter(with);
+        let stops: f64 = stops.map(|outcome| self.stops[outcome].rate).sum();
+        let times = (self.losses[index] + stops) * outage.mean;
+        times / (1.0 + times)
     }
     /// True if level `index` is left after none of the stops.
     pub fn restores_nothing(&self, index: usize) -> bool {
@@ -100,11 +142,15 @@ impl Classes {
                 survive,
                 also,
                 replaces: outcome.replaces,
+                away: pick(outcome.away),
             };
             stops.entry(key).or_default().add(rate.rate, rate.error);
         }
-        let losses = levels.iter().map(|&level| self.losses[level]).collect();
-        Classes { stops, losses }
+        Classes {
+            stops,
+            losses: levels.iter().map(|&level| self.losses[level]).collect(),
+            outages: levels.iter().map(|&level| self.outages[level]).collect(),
+        }
     }
 }
 
@@ -120,6 +166,7 @@ pub fn classes(machine: &Machine, job: &Job, levels: &[Level], seed: u64) -> Cla
     let mut found = Classes {
         stops: BTreeMap::new(),
         losses: vec![0.0; levels.len()],
+        outages: vec![None; levels.len()],
     };
     let mut add = |survive, also, replaces, rate: f64, error: f64| {
         if rate > 0.0 {
@@ -127,6 +174,7 @@ pub fn classes(machine: &Machine, job: &Job, levels: &[Level], seed: u64) -> Cla
                 survive,
                 also,
                 replaces,
+                away: 0,
             };
             found.stops.entry(key).or_default().add(rate, error);
         }
@@ -169,9 +217,18 @@ pub fn classes(machine: &Machine, job: &Job, levels: &[Level], seed: u64) -> Cla
         let rate = f64::from(servers.count) / life.mtbf;
         let bits = levels.iter().enumerate().filter(|(_, level)| on(level));
         let hit: Vec<usize> = bits.map(|(bit, _)| bit).collect();
+        for &bit in &hit {
+            found.outages[bit] = servers.repair.map(|repair| Outage::new(repair, rate));
+        }
         if servers.stops_jobs {
             let gone: Mask = hit.iter().map(|bit| 1 << bit).sum();
-            add(all & !gone, 0, false, rate, 0.0);
+            let key = Outcome {
+                survive: all & !gone,
+                also: 0,
+                replaces: false,
+                away: if servers.repair.is_some() { gone } else { 0 },
+            };
+            found.stops.entry(key).or_default().add(rate, 0.0);
         } else {
             for bit in hit {
                 found.losses[bit] += rate;

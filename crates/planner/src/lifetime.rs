@@ -11,8 +11,8 @@
 //! meanwhile, the next is taken. A restart leaves the version that it read on its level and
 //! on the node-local level, complete; other levels on nodes lack the replaced node's part
 //! until they are written again ([`crate::classes::Outcome::also`]). Losses of storage that
-//! do not stop the job take the level's versions and end its write. Where no version is
-//! left, the job begins anew.
+//! do not stop the job take the level's versions and end its write; until its servers are repaired
+//! the level refuses further ones. Where no version is left, the job begins anew.
 //!
 //! This is a Markov chain: `chain` has its transitions, `solve` its expected times from
 //! one end of the pattern to the next. Nothing is approximated but that the pattern is short
@@ -23,6 +23,7 @@ mod ages;
 mod chain;
 mod follow;
 mod graph;
+mod outages;
 #[cfg(test)]
 mod reference;
 mod solve;

@@ -141,6 +141,8 @@ pub struct Servers {
     pub count: u32,
     /// Of each.
     pub life: Option<Life>,
+    /// Until a lost one is back: so long the levels on them cannot be written. None: at once.
+    pub repair: Option<Repair>,
     /// Whether the loss of one also stops jobs.
     pub stops_jobs: bool,
 }

@@ -13,6 +13,8 @@ pub mod di;
 pub mod gholami;
 pub mod herault;
 pub mod scr;
+#[cfg(test)]
+mod trials;
 
 use crate::interval::Costs;
 use crate::lifetime::{Pattern, Question};

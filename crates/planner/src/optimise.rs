@@ -470,6 +470,13 @@ pub fn sensitivity(question: &Question, plan: &Pattern) -> Result<Vec<Sensitivit
                 q.classes.losses[place] /= 1.1
             })?;
         }
+        if question.classes.away(place) > 0.0 {
+            ask(format!("repairs of {} 10 % faster", level.name), &|q| {
+                if let Some(outage) = &mut q.classes.outages[place] {
+                    outage.mean /= 1.1;
+                }
+            })?;
+        }
     }
     found.sort_by(|a, b| b.saved.total_cmp(&a.saved));
     Ok(found)

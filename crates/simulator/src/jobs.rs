@@ -11,16 +11,19 @@
 
 pub mod failures;
 pub mod grid;
+mod servers;
 pub mod shared;
 pub mod spares;
 pub mod steered;
 
+use outlive_base::rng::Sequence;
 use outlive_planner::classes::Mask;
 use outlive_planner::lifetime::Pattern;
 use outlive_planner::machine::{Job, Level, Machine, Scheme};
 use outlive_planner::online::{Every, Policy, Seen};
 
 use failures::{Event, Failing, Failures, Source};
+use servers::Away;
 use spares::Pool;
 
 /// What a run took, in seconds.
@@ -74,6 +77,8 @@ pub struct JobRun<'a, F, P> {
     slower: Option<(f64, f64)>,
     /// Nodes in repair; none: there is always a spare.
     pool: Option<Pool>,
+    /// Servers in repair; none: they are back at once.
+    away: Option<Away>,
     /// Intervals of one job, after which the next begins.
     whole: u64,
     /// From when on, and after how many intervals, is counted.
@@ -128,6 +133,7 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
             failures,
             slower: None,
             pool: None,
+            away: None,
             whole: u64::MAX,
             begun: (0.0, 0),
             stores: vec![store; levels.len()],
@@ -146,6 +152,12 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
     /// Lost nodes are repaired, and there are only so many spares, as the machine says.
     pub fn with_spares(mut self, machine: &Machine, seed: u64, stream: u64) -> JobRun<'a, F, P> {
         self.pool = Pool::of(machine, seed, stream);
+        self
+    }
+
+    /// Lost servers of shared storage are repaired, as the machine says.
+    pub fn with_repairs(mut self, machine: &Machine, seed: u64, stream: u64) -> JobRun<'a, F, P> {
+        self.away = Some(Away::new(machine, seed, stream));
         self
     }
 
@@ -207,7 +219,11 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
             return Phase::Stopped;
         };
         let next = self.done + 1;
-        let flying = |(bit, store): (usize, &Store)| store.flight.map_or(0, |_| 1 << bit);
+        let flying = |(bit, store): (usize, &Store)| match store.flight.is_some() || self.away(bit)
+        {
+            true => 1 << bit,
+            false => 0,
+        };
         let busy: Mask = self.stores.iter().enumerate().map(flying).sum();
         let wanted = self.policy.decide(self.now, busy).levels & !busy;
         if wanted == 0 {
@@ -244,6 +260,14 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
         }
         self.policy.see(self.now, Seen::Resumed);
         Phase::Over
+    }
+
+    /// Whether servers of a level are in repair.
+    fn away(&self, level: usize) -> bool {
+        match (self.levels[level].scheme, &self.away) {
+            (Scheme::Shared { servers }, Some(away)) => away.is(self.now, servers),
+            _ => false,
+        }
     }
 
     /// A level has a version.
@@ -316,6 +340,9 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
                 return true;
             }
             Event::Servers { place, stops } => {
+                if let Some(away) = &mut self.away {
+                    away.lose(self.now, *place);
+                }
                 for level in 0..self.levels.len() {
                     if self.levels[level].scheme == (Scheme::Shared { servers: *place }) {
                         (self.stores[level].version, self.stores[level].flight) = (None, None);
@@ -434,6 +461,14 @@ impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
     }
 }
 
+/// Of the standard normal distribution (Box and Muller 1958).
+fn normal(random: &mut Sequence) -> f64 {
+    let mut unit = || ((random.u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    let (one, other) = (unit(), unit());
+    let radius = libm::sqrt(-2.0 * libm::log(one));
+    radius * libm::cos(2.0 * core::f64::consts::PI * other)
+}
+
 /// An estimate from independent runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Estimate {
@@ -474,6 +509,7 @@ pub fn estimate(
     for run in 0..RUNS {
         let failures = Failures::new(Source::new(machine, job.nodes), seed, run);
         let jobs = JobRun::new(job, levels, pattern, failures).jobs_of(whole);
+        let jobs = jobs.with_repairs(machine, seed, run);
         let spent = jobs.run(intervals, f64::INFINITY);
         overheads.push(spent.overhead());
         sum.total += spent.total;

@@ -17,7 +17,8 @@ use super::machine::{Buffer, direct};
 /// Peers that do not answer are given up.
 const BOUND: Duration = Duration::from_secs(60);
 
-fn used() -> f64 {
+/// Processor seconds of this thread.
+pub(super) fn used() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }

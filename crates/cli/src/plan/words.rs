@@ -84,6 +84,17 @@ fn what_to_do(found: &Found, out: &mut String) {
     if !unused.is_empty() {
         let _ = writeln!(out, "  not worth their cost: {}", unused.join(", "));
     }
+    for (place, level) in found.levels.iter().enumerate() {
+        let away = found.classes.away(place);
+        if away > 0.0 {
+            let _ = writeln!(
+                out,
+                "  {}: its servers are in repair for {:.2} % of the time, in which it is not written",
+                level.name,
+                100.0 * away
+            );
+        }
+    }
     if let Some(options) = options(found) {
         let _ = writeln!(out, "  outlive run {options} -- COMMAND");
     }

@@ -118,6 +118,7 @@ fn what_a_replaced_node_adds() {
             survive,
             also,
             replaces: true,
+            away: 0,
         };
         let got = found.stops.get(&key).map_or(0.0, |rate| rate.rate);
         assert!((got - rate).abs() < 1e-15, "{key:?}: {got}, not {rate}");
@@ -174,4 +175,47 @@ fn a_large_burst_is_estimated_within_its_error() {
         (found.rate - want).abs() < 6.0 * found.error,
         "seed {seed}: {found:?}, not {want}"
     );
+}
+
+/// Servers in repair: by the M/G/infinity queue any is away for 1 - e^(-rate r) of the time, whether
+/// their loss stops the job or not.
+#[test]
+fn servers_are_away_until_they_are_repaired() {
+    let text = r#"
+        [nodes]
+        count = 4
+        mtbf = "1000 h"
+        [[servers]]
+        name = "buffer"
+        count = 5
+        mtbf = "100 h"
+        STOPS
+        repair = { median = "4 h", sigma = 1.2 }
+        [[levels]]
+        kind = "local"
+        cost = "1 s"
+        restart = "1 s"
+        [[levels]]
+        kind = "shared"
+        servers = "buffer"
+        cost = "1 s"
+        restart = "1 s"
+    "#;
+    for stops in ["", "stops-jobs = true"] {
+        let machine = machine::machine(&text.replace("STOPS", stops), "m").expect("good");
+        let job = "nodes = 4\nwork = \"1 h\"\ncheckpoint = \"1 GB\"";
+        let job = machine::job(job, "j", &machine).expect("good");
+        let levels = machine::priced(&machine, &job);
+        let found = classes(&machine, &job, &levels, 0);
+        let mean = 4.0 * libm::exp(0.72) * 5.0 / 100.0;
+        let want = 1.0 - libm::exp(-mean);
+        assert!((found.away(1) - want).abs() < 1e-12, "{}", found.away(1));
+        assert!((found.of(&[1]).away(0) - want).abs() < 1e-12);
+        assert_eq!(found.away(0), 0.0);
+        assert_eq!(found.losses[1] > 0.0, stops.is_empty());
+        assert_eq!(
+            found.of(&[0]).stops.keys().filter(|o| o.away != 0).count(),
+            0
+        );
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::ages::{Grid, NONE};
+use super::outages::{self, Fate, Service, Terms};
 use super::{Pattern, Question};
 use crate::classes::{Mask, Outcome};
 use crate::machine::Scheme;
@@ -11,6 +12,8 @@ use crate::machine::Scheme;
 /// No more levels.
 pub(super) const LEVELS_MAX: usize = 8;
 const NANOS: f64 = 1e9;
+/// How far from each other it is whether a level's servers are there.
+const AWAY: f64 = 5.0;
 
 /// What is stored where. Ages are in intervals before the state's position.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -23,6 +26,8 @@ pub(super) struct Held {
     left: [u64; LEVELS_MAX],
     /// Levels that lack the part of a node that was replaced.
     degraded: Mask,
+    /// Where each level's servers are: 0, there; else away.
+    away: [u8; LEVELS_MAX],
 }
 
 impl Held {
@@ -35,6 +40,7 @@ impl Held {
             flight: [NONE; LEVELS_MAX],
             left: [0; LEVELS_MAX],
             degraded: 0,
+            away: [0; LEVELS_MAX],
         }
     }
     /// Versions on all levels, of these ages.
@@ -47,7 +53,10 @@ impl Held {
     pub fn digest(&self) -> u64 {
         let ages = self.age.iter().zip(&self.flight);
         let words = ages.map(|(&age, &flight)| u64::from(age) << 32 | u64::from(flight));
-        let words = words.chain(self.left).chain([u64::from(self.degraded)]);
+        let away = u64::from_le_bytes(self.away);
+        let words = words
+            .chain(self.left)
+            .chain([u64::from(self.degraded), away]);
         words.fold(0, |sum: u64, word| {
             (sum.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
         })
@@ -66,7 +75,9 @@ impl Held {
                 far(self.age[level], other.age[level]) + flights
             })
             .sum();
-        ages + f64::from((self.degraded ^ other.degraded).count_ones())
+        let away = self.away.iter().zip(&other.away);
+        let differ = away.filter(|(a, b)| a != b).count() as f64;
+        ages + f64::from((self.degraded ^ other.degraded).count_ones()) + AWAY * differ
     }
     fn lose(&mut self, level: usize) {
         self.age[level] = NONE;
@@ -173,8 +184,21 @@ struct Branch {
     weight: f64,
 }
 
-/// Levels that survive a stop, whether a node is replaced, and the rate of such stops.
-type Ending = (Mask, bool, f64);
+/// Levels that survive a stop, whether a node is replaced, levels whose servers are lost, and the
+/// rate of such stops.
+type Ending = (Mask, bool, Mask, f64);
+
+/// What became of levels that can lose their versions without a stop.
+struct Loss {
+    /// Those that did.
+    lost: Mask,
+    /// Where their servers are then.
+    away: [u8; LEVELS_MAX],
+    /// The seconds during which a stop finds it so: times the rate of a stop, its probability.
+    stopped: f64,
+    /// The probability that no stop comes and it is so at the end.
+    passed: f64,
+}
 
 pub(super) struct Chain<'a> {
     question: &'a Question,
@@ -184,6 +208,10 @@ pub(super) struct Chain<'a> {
     stops: Vec<(Outcome, f64)>,
     redundant: Mask,
     local: Mask,
+    /// What can become of each level's servers.
+    services: Vec<Service>,
+    /// No storage is ever lost without a stop, nor away.
+    safe: bool,
     /// Branches within a step that are less likely are neglected.
     negligible: f64,
     /// Stops that do the same to what is held, by the levels that have a version and those
@@ -207,7 +235,15 @@ impl<'a> Chain<'a> {
                 .sum()
         };
         let stops = question.classes.stops.iter();
+        let classes = &question.classes;
+        let services = classes.losses.iter().zip(&classes.outages);
+        let always = |(&loss, outage): (&f64, &Option<_>)| loss == 0.0 && outage.is_none();
+        let safe = services.clone().all(always);
         Chain {
+            safe,
+            services: services
+                .map(|(&loss, &outage)| Service::new(loss, outage))
+                .collect(),
             question,
             pattern,
             rate: question.classes.total(),
@@ -267,17 +303,19 @@ impl<'a> Chain<'a> {
         let seconds = took as f64 / NANOS;
         let alive = -libm::expm1(-self.rate * seconds) / self.rate;
         step.seconds[branch.phase as usize] += branch.weight * alive;
-        for (lost, stopped, passed) in self.losses(&branch, seconds) {
+        for loss in self.losses(&branch, seconds) {
             let mut held = branch.held.clone();
+            let lost = loss.lost;
             let bits = (0..self.question.levels.len()).filter(|bit| lost & (1 << bit) != 0);
             bits.for_each(|level| held.lose(level));
-            self.find(&held, branch.weight * stopped);
+            held.away = loss.away;
+            self.find(&held, branch.weight * loss.stopped);
             held.pass(took);
             let next = Branch {
                 held,
                 left: branch.left - took,
                 writing: branch.writing & !lost,
-                weight: branch.weight * passed,
+                weight: branch.weight * loss.passed,
                 ..branch
             };
             match next.left {
@@ -287,60 +325,51 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Which storage is lost without a stop in so many seconds: the levels, the seconds
-    /// during which a stop finds just them lost (times its rate: its probability), and the
-    /// probability that no stop comes and just they are lost at the end.
-    fn losses(&self, branch: &Branch, seconds: f64) -> Vec<(Mask, f64, f64)> {
-        let exposed: Vec<(Mask, f64)> = self
-            .question
-            .classes
-            .losses
-            .iter()
-            .enumerate()
-            .filter(|&(level, &rate)| {
-                let held = &branch.held;
-                let something = held.age[level] != NONE || held.flight[level] != NONE;
-                rate > 0.0 && (something || branch.writing & (1 << level) != 0)
-            })
-            .map(|(level, &rate)| (1 << level, rate))
-            .collect();
-        if exposed.is_empty() {
-            let passed = -self.rate * seconds;
-            return vec![(0, -libm::expm1(passed) / self.rate, libm::exp(passed))];
+    /// Which storage is lost without a stop in so many seconds, and which comes back: all that
+    /// can be, levels being independent.
+    fn losses(&self, branch: &Branch, seconds: f64) -> Vec<Loss> {
+        let held = &branch.held;
+        if self.safe {
+            let (passed, stopped) = outages::until(&[(1.0, 0.0)], self.rate, seconds);
+            let (lost, away) = (0, held.away);
+            return vec![Loss {
+                lost,
+                away,
+                stopped,
+                passed,
+            }];
         }
-        let all: f64 = exposed.iter().map(|(_, rate)| rate).sum();
-        let subset = |of: u32| {
-            let picked = exposed
+        let mut all = vec![(0, held.away, vec![(1.0, 0.0)])];
+        for (level, service) in self.services.iter().enumerate() {
+            let stored = held.age[level] != NONE || held.flight[level] != NONE;
+            let holds = stored || branch.writing & (1 << level) != 0;
+            let fates = service.fates(held.away[level], holds);
+            if let [only] = fates
+                && only.terms == [(1.0, 0.0)]
+            {
+                continue;
+            }
+            let with = |(lost, away, terms): &(Mask, [u8; LEVELS_MAX], Terms), fate: &Fate| {
+                let mut away = *away;
+                away[level] = fate.to;
+                let lost = lost | Mask::from(fate.lost) << level;
+                (lost, away, outages::product(terms, &fate.terms))
+            };
+            all = all
                 .iter()
-                .enumerate()
-                .filter(move |(bit, _)| of & (1 << bit) != 0);
-            picked.fold((0, 0.0), |(mask, sum), (_, (bit, rate))| {
-                (mask | bit, sum + rate)
-            })
-        };
-        let mut found = Vec::new();
-        for lost in 0..1_u32 << exposed.len() {
-            let (mask, rates) = subset(lost);
-            // Prod (1 - e^-ut) e^-(rest) t e^-st, expanded over the subsets of the lost.
-            let mut stopped = 0.0;
-            for part in (0..=lost).filter(|part| part & !lost == 0) {
-                let sign = if part.count_ones() % 2 == 0 {
-                    1.0
-                } else {
-                    -1.0
-                };
-                let exponent = self.rate + all - rates + subset(part).1;
-                stopped += sign * -libm::expm1(-exponent * seconds) / exponent;
-            }
-            let mut passed = libm::exp(-(self.rate + all - rates) * seconds);
-            for (bit, (_, rate)) in exposed.iter().enumerate() {
-                if lost & (1 << bit) != 0 {
-                    passed *= -libm::expm1(-rate * seconds);
-                }
-            }
-            found.push((mask, stopped.max(0.0), passed));
+                .flat_map(|before| fates.iter().map(move |fate| with(before, fate)))
+                .collect();
         }
-        found
+        let loss = |(lost, away, terms): (Mask, [u8; LEVELS_MAX], Terms)| {
+            let (passed, stopped) = outages::until(&terms, self.rate, seconds);
+            Loss {
+                lost,
+                away,
+                stopped,
+                passed,
+            }
+        };
+        all.into_iter().map(loss).collect()
     }
 
     /// Notes for how long a stop finds this held. It ends background writes: what differs
@@ -360,15 +389,15 @@ impl<'a> Chain<'a> {
         if let Some(known) = self.endings.get(&(present, degraded)) {
             return Rc::clone(known);
         }
-        let mut merged: BTreeMap<(Mask, bool), f64> = BTreeMap::new();
+        let mut merged: BTreeMap<(Mask, bool, Mask), f64> = BTreeMap::new();
         for (outcome, rate) in &self.stops {
             let survive = outcome.survive & !(outcome.also & degraded) & present;
             let replaces = outcome.replaces && survive & self.redundant != 0;
-            *merged.entry((survive, replaces)).or_default() += rate;
+            *merged.entry((survive, replaces, outcome.away)).or_default() += rate;
         }
         let all: Rc<[Ending]> = merged
             .into_iter()
-            .map(|((survive, replaces), rate)| (survive, replaces, rate))
+            .map(|((survive, replaces, away), rate)| (survive, replaces, away, rate))
             .collect();
         self.endings.insert((present, degraded), Rc::clone(&all));
         all
@@ -380,7 +409,7 @@ impl<'a> Chain<'a> {
         let count = self.question.levels.len();
         let with = (0..count).filter(|&level| held.age[level] != NONE);
         let present = with.map(|level| 1 << level).sum();
-        for &(survive, replaces, rate) in self.endings(present, held.degraded).iter() {
+        for &(survive, replaces, away, rate) in self.endings(present, held.degraded).iter() {
             let weight = seconds * rate;
             if weight < self.negligible {
                 continue;
@@ -392,8 +421,31 @@ impl<'a> Chain<'a> {
             if replaces {
                 left.degraded |= survive & self.redundant;
             }
-            self.restart(left, weight, step);
+            for (left, share) in self.gone(left, away) {
+                self.restart(left, weight * share, step);
+            }
         }
+    }
+
+    /// The servers of these levels are away, if they are not yet: for a short time, or a long one.
+    fn gone(&self, held: Held, levels: Mask) -> Vec<(Held, f64)> {
+        let mut all = vec![(held, 1.0)];
+        for level in 0..self.services.len() {
+            if levels & (1 << level) == 0 || all[0].0.away[level] != 0 {
+                continue;
+            }
+            let to = &self.services[level].gone;
+            let with = |(held, share): (Held, f64), &(state, of): &(u8, f64)| {
+                let mut held = held;
+                held.away[level] = state;
+                (held, share * of)
+            };
+            all = all
+                .into_iter()
+                .flat_map(|before| to.iter().map(move |to| with(before.clone(), to)))
+                .collect();
+        }
+        all
     }
 
     /// From the newest version that is left.
@@ -442,7 +494,8 @@ impl<'a> Chain<'a> {
             (Phase::Compute, _) => {
                 let due = |&level: &usize| {
                     let multiple = i64::from(self.pattern.multiples[level]);
-                    (position + 1).rem_euclid(multiple) == 0 && branch.held.flight[level] == NONE
+                    let free = branch.held.flight[level] == NONE && branch.held.away[level] == 0;
+                    (position + 1).rem_euclid(multiple) == 0 && free
                 };
                 let levels: Vec<usize> = (0..count).filter(due).collect();
                 branch.phase = Phase::Write;

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::classes::{Outcome, Rate};
+use crate::classes::{Outage, Outcome, Rate};
 use crate::interval::Costs;
 use crate::machine::Scheme;
 
@@ -20,6 +20,7 @@ fn stops(rates: &[(u16, f64)]) -> BTreeMap<Outcome, Rate> {
         survive,
         also: 0,
         replaces: false,
+        away: 0,
     };
     let rate = |rate| Rate { rate, error: 0.0 };
     rates
@@ -32,6 +33,7 @@ fn question(levels: Vec<Level>, rates: &[(u16, f64)]) -> Question {
     let losses = vec![0.0; levels.len()];
     let classes = Classes {
         stops: stops(rates),
+        outages: vec![None; losses.len()],
         losses,
     };
     Question {
@@ -195,6 +197,7 @@ fn replaced_nodes_weaken_a_level_until_it_is_written_again() {
         survive,
         also,
         replaces,
+        away: 0,
     };
     let rate = |rate| Rate { rate, error: 0.0 };
     of.classes.stops.insert(key(0b1110, 0, true), rate(9e-4));
@@ -468,5 +471,67 @@ fn work_is_bounded() {
         assert!(work > states, "{work}");
         // Each state costs about a hundred steps; a position is finished that was begun.
         assert!(work < 110 * states + steps + 200_000, "{work}: {pattern:?}");
+    }
+}
+
+/// Stops and writes that take next to nothing: checkpoints are made while the servers are there, a
+/// share of the time that is known of any renewal process, and the rest are refused.
+#[test]
+fn a_level_refuses_what_comes_while_its_servers_are_in_repair() {
+    for (mean, variation) in [(300.0, 1.0), (2_000.0, 4.4), (2_000.0, 53.6)] {
+        let mut of = question(
+            vec![
+                level("buffer", SHARED, 1e-3, 0.0, 1.0),
+                level("files", Scheme::Shared { servers: 1 }, 1e-3, 0.0, 1.0),
+            ],
+            &[(0b11, 1e-7)],
+        );
+        let pattern = Pattern {
+            interval: 100.0,
+            multiples: vec![1, 4],
+        };
+        let all = lifetime(&of, &pattern).expect("good").checkpoint;
+        of.classes.losses[0] = 1e-3;
+        let at_once = lifetime(&of, &pattern).expect("good").checkpoint;
+        assert!((at_once / all - 1.0).abs() < 1e-4, "{at_once} {all}");
+        of.classes.outages[0] = Some(Outage { mean, variation });
+        let share = of.classes.away(0);
+        assert!((share - mean / (1_000.0 + mean)).abs() < 1e-12);
+        let found = lifetime(&of, &pattern).expect("good");
+        // Of five writes in four intervals four are to the buffer.
+        let want = (4.0 * (1.0 - share) + 1.0) / 5.0;
+        // A write that is begun is paid for.
+        assert!(
+            (found.checkpoint / all - want).abs() < 1e-3,
+            "{found:?}: {} of {all}, not {want}",
+            found.checkpoint
+        );
+    }
+}
+
+/// What is away loses more: nothing newer than the level below has it.
+#[test]
+fn the_longer_a_repair_the_more_is_lost() {
+    let mut of = question(
+        vec![
+            level("buffer", SHARED, 5.0, 0.0, 20.0),
+            level("files", Scheme::Shared { servers: 1 }, 20.0, 0.0, 60.0),
+        ],
+        &[(0b11, 1e-3)],
+    );
+    of.classes.losses[0] = 1e-4;
+    let pattern = Pattern {
+        interval: 100.0,
+        multiples: vec![1, 10],
+    };
+    let mut before = lifetime(&of, &pattern).expect("good").lost;
+    for mean in [100.0, 1_000.0, 5_000.0] {
+        of.classes.outages[0] = Some(Outage {
+            mean,
+            variation: 2.0,
+        });
+        let lost = lifetime(&of, &pattern).expect("good").lost;
+        assert!(lost > before, "{mean}: {lost}, not above {before}");
+        before = lost;
     }
 }

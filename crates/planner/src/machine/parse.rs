@@ -65,6 +65,7 @@ struct ServersText {
     count: u32,
     mtbf: Option<Seconds>,
     shape: Option<f64>,
+    repair: Option<RepairText>,
     #[serde(default)]
     stops_jobs: bool,
 }
@@ -222,12 +223,23 @@ pub fn machine(text: &str, file: &str) -> Result<Machine> {
             Some(mtbf) => Some(source.life(at, &text.name, (mtbf, text.shape), "")?),
             None => None,
         };
-        let (name, count, stops_jobs) = (text.name.clone(), text.count, text.stops_jobs);
+        let repair = repair(&source, at, text.repair.as_ref())?;
+        if repair.is_some() && life.is_none() {
+            return source.refuse(
+                source.key(at, "repair"),
+                format!(
+                    "servers {}: a time of repair, and they never fail",
+                    text.name
+                ),
+                "give their mtbf too, or leave repair out",
+            );
+        }
         servers.push(Servers {
-            name,
-            count,
+            name: text.name.clone(),
+            count: text.count,
             life,
-            stops_jobs,
+            repair,
+            stops_jobs: text.stops_jobs,
         });
     }
     let mut levels: Vec<LevelSpec> = Vec::new();
@@ -267,6 +279,21 @@ pub fn machine(text: &str, file: &str) -> Result<Machine> {
     })
 }
 
+fn repair(source: &Source, at: usize, text: Option<&RepairText>) -> Result<Option<Repair>> {
+    match text {
+        Some(repair) if repair.median.0 <= 0.0 || !(0.0..=5.0).contains(&repair.sigma) => source
+            .refuse(
+                source.key(at, "repair"),
+                "a repair that cannot be",
+                "give a median above 0 and a sigma from 0 to 5",
+            ),
+        text => Ok(text.map(|repair| Repair {
+            median: repair.median.0,
+            sigma: repair.sigma,
+        })),
+    }
+}
+
 fn nodes(source: &Source, text: &Spanned<NodesText>) -> Result<Nodes> {
     let (at, text) = (text.span().start, text.get_ref());
     if text.count == 0 || text.count > NODES_MAX {
@@ -280,19 +307,7 @@ fn nodes(source: &Source, text: &Spanned<NodesText>) -> Result<Nodes> {
         mtbf.map(|mtbf| source.life(at, what, (mtbf, shape), light))
             .transpose()
     };
-    let repair = match &text.repair {
-        Some(repair) if repair.median.0 <= 0.0 || !(0.0..=5.0).contains(&repair.sigma) => {
-            return source.refuse(
-                source.key(at, "repair"),
-                "a repair that cannot be",
-                "give a median above 0 and a sigma from 0 to 5",
-            );
-        }
-        repair => repair.as_ref().map(|r| Repair {
-            median: r.median.0,
-            sigma: r.sigma,
-        }),
-    };
+    let repair = repair(source, at, text.repair.as_ref())?;
     if text.spares.is_some() && repair.is_none() {
         return source.refuse(
             source.key(at, "spares"),

@@ -94,6 +94,12 @@ fn level(kind: &str, times: (u32, u32), asynchronous: bool) -> String {
     )
 }
 
+const ARCHIVE: &str = r#"
+[[servers]]
+name = "archive"
+count = 1
+"#;
+
 const LOCAL: &str = "kind = \"local\"";
 const XOR: &str = "kind = \"xor\"\ngroup = 6\nstride = 12";
 const PARTNER: &str = "kind = \"partner\"\ndistance = 20";
@@ -246,10 +252,83 @@ pub fn cases() -> Vec<Case> {
         vec![1, 2, 2, 4, 16],
         120.0,
     );
+    found.extend(repaired());
+    found
+}
+
+/// Servers that are away until they are repaired: times that are alike, and that differ; one kind, and
+/// two; with and without background writes; and servers whose loss also stops the job.
+fn repaired() -> Vec<Case> {
+    let mut found = Vec::new();
+    let all = |asynchronous| {
+        level(PARTNER, (10, 20), asynchronous)
+            + &level(SHARED, (20, 40), asynchronous)
+            + &level(FILES, (60, 150), asynchronous)
+    };
+    for (sigma, median) in [("0", "1500 s"), ("1", "1200 s"), ("1.3", "900 s")] {
+        for asynchronous in [false, true] {
+            let repair = format!("repair = {{ median = \"{median}\", sigma = {sigma} }}\n");
+            let machine = NODES.replace("SHAPES", "") + BUFFER + &repair + GROUPS;
+            let words = if asynchronous {
+                "background"
+            } else {
+                "waiting"
+            };
+            found.push(Case {
+                name: format!("a buffer in repair, sigma {sigma}, {words}"),
+                machine: machine + &all(asynchronous),
+                pattern: Pattern {
+                    interval: 110.0,
+                    multiples: vec![1, 2, 8],
+                },
+            });
+        }
+    }
+    let repair = "repair = { median = \"1200 s\", sigma = 1.2 }\n";
+    let lossy = |stops: &str| {
+        let files = format!("name = \"files\"\ncount = 1\nmtbf = \"40000 s\"\n{stops}{repair}");
+        NODES
+            .replace("SHAPES", "")
+            .replace("name = \"files\"\ncount = 1\n", &files)
+    };
+    // Without it a job may lose all its levels, and runs are too short to tell what that costs.
+    let archive = level(
+        "kind = \"shared\"\nservers = \"archive\"",
+        (120, 300),
+        false,
+    );
+    for (name, stops) in [
+        ("both buffer and files in repair", ""),
+        (
+            "files whose loss stops the job, in repair",
+            "stops-jobs = true\n",
+        ),
+    ] {
+        found.push(Case {
+            name: name.into(),
+            machine: lossy(stops) + BUFFER + repair + ARCHIVE + SUPPLIES + &all(false) + &archive,
+            pattern: Pattern {
+                interval: 110.0,
+                multiples: vec![1, 2, 4, 16],
+            },
+        });
+    }
     found
 }
 
 impl Case {
+    /// The same with servers that are back at once.
+    #[cfg(test)]
+    pub(super) fn without_repair(&self) -> Case {
+        let lines = self.machine.lines();
+        let kept: Vec<&str> = lines.filter(|line| !line.starts_with("repair")).collect();
+        Case {
+            name: self.name.clone(),
+            machine: kept.join("\n"),
+            pattern: self.pattern.clone(),
+        }
+    }
+
     fn parts(&self) -> Result<(Machine, machine::Job, Vec<Level>)> {
         let machine = machine::machine(&self.machine, &self.name)?;
         let text = "nodes = 240\nwork = \"1000 h\"\ncheckpoint = \"1 GB\"\ncapture = \"1 s\"";

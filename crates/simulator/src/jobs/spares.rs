@@ -11,7 +11,7 @@ use outlive_planner::machine::{self, Machine, Repair};
 use outlive_planner::spares::InRepair;
 
 use super::failures::{Failures, Source};
-use super::{JobRun, RUNS, STUDENT};
+use super::{JobRun, RUNS, STUDENT, normal};
 
 /// Streams of repairs, apart from those of failures.
 const STREAM: u64 = 1 << 40;
@@ -46,7 +46,7 @@ impl Pool {
         let there = |place: &&u32| !self.absent.contains(place);
         let lost: Vec<u32> = places.iter().filter(there).copied().collect();
         for place in &lost {
-            let score = self.normal();
+            let score = normal(&mut self.random);
             let seconds = self.repair.median * libm::exp(self.repair.sigma * score);
             let end = now + seconds;
             let at = self.back.partition_point(|other| *other <= end);
@@ -72,14 +72,6 @@ impl Pool {
         let lacking = self.back.len().saturating_sub(self.spares);
         let filled = self.absent.len().saturating_sub(lacking);
         self.absent.drain(..filled);
-    }
-
-    /// Of the standard normal distribution (Box and Muller 1958).
-    fn normal(&mut self) -> f64 {
-        let mut unit = || ((self.random.u64() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-        let (one, other) = (unit(), unit());
-        let radius = libm::sqrt(-2.0 * libm::log(one));
-        radius * libm::cos(2.0 * core::f64::consts::PI * other)
     }
 }
 

@@ -247,20 +247,21 @@ impl Scenario {
         let then = Failures::new(Source::new(&self.later, self.job.nodes), seed, 2 * run + 1);
         let failures = Changing::new(first, then, middle);
         let spent = match self.preempted {
-            None => self.spent(policy, failures),
+            None => self.spent(policy, failures, seed, run),
             Some((every, notice)) => {
                 // A stream of its own, far from those of failures.
                 let stream = u64::MAX - run;
                 let failures = Preempting::new(failures, every, notice, seed, stream);
-                self.spent(policy, failures)
+                self.spent(policy, failures, seed, run)
             }
         };
         1.0 - spent.work / self.seconds
     }
 
-    fn spent(&self, policy: impl Policy, failures: impl Failing) -> Spent {
+    fn spent(&self, policy: impl Policy, failures: impl Failing, seed: u64, run: u64) -> Spent {
         JobRun::steered(&self.job, &self.levels, self.step, policy, failures)
             .slower(self.seconds / 2.0, self.change.costs)
+            .with_repairs(&self.machine, seed, run)
             .run(u64::MAX, self.seconds)
     }
 

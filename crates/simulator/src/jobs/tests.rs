@@ -178,3 +178,64 @@ fn a_record_is_replayed() {
     // Computing that is not saved when the time is over is not kept.
     assert_eq!((run(40.0).total, run(40.0).work), (40.0, 20.0));
 }
+
+/// By hand: 10 s of work, 1 s for the buffer each time, 2 s for files every third. The buffer is lost at
+/// 12 s, while the program computes, and away for 25 s, so that of the next checkpoints the second
+/// is not made and the third goes to files alone. A stop at 50 s finds the version of 44 s there.
+#[test]
+fn what_is_in_repair_is_not_written() {
+    let text = "[nodes]\ncount = 4\nmtbf = \"1 h\"\n\
+        [[servers]]\nname = \"buffer\"\ncount = 1\nmtbf = \"1 h\"\nREPAIR\n\
+        [[servers]]\nname = \"files\"\ncount = 1\n\
+        [[levels]]\nkind = \"shared\"\nservers = \"buffer\"\ncost = \"1 s\"\nrestart = \"3 s\"\n\
+        [[levels]]\nkind = \"shared\"\nservers = \"files\"\ncost = \"2 s\"\nrestart = \"5 s\"";
+    let run = |repair: &str, seconds: f64| {
+        let machine = machine::machine(&text.replace("REPAIR", repair), "m").expect("good");
+        let job = "nodes = 4\nwork = \"1 h\"\ncheckpoint = \"1 GB\"";
+        let job = machine::job(job, "j", &machine).expect("good");
+        let levels = machine::priced(&machine, &job);
+        let pattern = Pattern {
+            interval: 10.0,
+            multiples: vec![1, 3],
+        };
+        let servers = Event::Servers {
+            place: 0,
+            stops: false,
+        };
+        let record = [(12.0, servers), (50.0, Event::Light)];
+        let run = JobRun::new(&job, &levels, &pattern, failures::Recorded(&record));
+        run.with_repairs(&machine, 1, 0).run(u64::MAX, seconds)
+    };
+    let away = "repair = { median = \"25 s\", sigma = 0 }";
+    // 0-11 the first, -21 the second, not written, -33 the third, to files. The fourth is at 43 s, by
+    // when the buffer is back.
+    let spent = run(away, 44.0);
+    assert_eq!((spent.work, spent.checkpoint), (40.0, 4.0), "{spent:?}");
+    let spent = run(away, 58.0);
+    // Restarted from the buffer.
+    assert_eq!((spent.restart, spent.stops), (3.0, 1), "{spent:?}");
+    let spent = run("", 46.0);
+    assert_eq!((spent.work, spent.checkpoint), (40.0, 6.0), "{spent:?}");
+    // While it is away for longer, the newest version is that of files.
+    let spent = run("repair = { median = \"60 s\", sigma = 0 }", 56.0);
+    assert_eq!((spent.work, spent.restart), (30.0, 5.0), "{spent:?}");
+}
+
+/// Repairs are in the agreement of the grid: an analysis without them is found out. Here it expects more:
+/// the program does not wait for writes that are refused.
+#[test]
+fn an_analysis_without_repairs_is_found_out() {
+    let seed = outlive_base::seed!();
+    let cases = cases();
+    let case = cases
+        .iter()
+        .find(|case| case.name == "both buffer and files in repair")
+        .expect("there");
+    let simulated = case.compare(4 * INTERVALS, seed).expect("a case").simulated;
+    let without = case.without_repair();
+    let expected = without.compare(1, seed).expect("a case").expected;
+    assert!(
+        (simulated.overhead - expected).abs() > 6.0 * simulated.error,
+        "seed {seed}: {simulated:?}, {expected}"
+    );
+}

@@ -67,7 +67,8 @@ const MIDDLE: [[bool; 3]; 7] = [
 
 /// The texts of a machine and of a job on it: failures of nodes, with or without those of
 /// racks and of power supplies that cut across them; 6 to 240 GB a node; in three of five
-/// machines four of five levels are written in the background.
+/// machines four of five levels are written in the background, in every second the buffer is away
+/// until it is repaired.
 pub fn texts(seed: u64) -> (String, String) {
     let mut draw = Draw(Sequence::new(seed, 0));
     let mut text = format!(
@@ -86,9 +87,16 @@ pub fn texts(seed: u64) -> (String, String) {
     }
     let _ = write!(
         text,
-        "[[servers]]\nname = \"buffer\"\ncount = 1\nmtbf = \"{:.0} h\"\n[[servers]]\nname = \"files\"\ncount = 1\n",
+        "[[servers]]\nname = \"files\"\ncount = 1\n[[servers]]\nname = \"buffer\"\ncount = 1\nmtbf = \"{:.0} h\"\n",
         draw.between(2e3, 1e5)
     );
+    if draw.chance(50) {
+        let (median, sigma) = (draw.between(1.0, 24.0), draw.between(0.5, 1.5));
+        let _ = writeln!(
+            text,
+            "repair = {{ median = \"{median:.2} h\", sigma = {sigma:.2} }}"
+        );
+    }
     let background = draw.chance(60);
     let middle = MIDDLE[draw.0.below(MIDDLE.len() as u64) as usize];
     let _ = write!(

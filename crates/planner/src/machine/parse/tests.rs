@@ -205,3 +205,30 @@ fn jobs_that_cannot_be_are_told() {
         assert!(error.reason().contains(seen), "{error}");
     }
 }
+
+/// Times of repair of servers: read, and refused with line and remedy.
+#[test]
+fn repairs_of_servers_are_read_or_refused() {
+    let with = |line: &str| machine(&GOOD.replace("mtbf = \"3 years\"", line), "m.toml");
+    let found = with("mtbf = \"3 years\"\nrepair = { median = \"4 h\", sigma = 1.2 }");
+    let repair = found.expect("good").servers[0].repair.expect("given");
+    assert_eq!((repair.median, repair.sigma), (14_400.0, 1.2));
+    assert_eq!(with("").expect("good").servers[0].repair, None);
+    for (line, at, seen) in [
+        (
+            "mtbf = \"3 years\"\nrepair = { median = \"0 s\", sigma = 1 }",
+            22,
+            "a repair that cannot be",
+        ),
+        (
+            "repair = { median = \"2 h\", sigma = 1 }",
+            21,
+            "servers buffer: a time of repair, and they never fail",
+        ),
+    ] {
+        let error = with(line).expect_err(line);
+        let want = format!("line {at}: {seen}");
+        assert!(error.reason().starts_with(&want), "{error}");
+        assert!(error.remedy().starts_with("give"), "{error}");
+    }
+}
