@@ -5,7 +5,9 @@
 //! the body's CRC-64.
 //!
 //! Invariants: no byte is believed that its checksum does not confirm; the frame that was being
-//! written when the machine stopped is told from damage in the middle.
+//! written when the machine stopped is told from damage. Of such a frame the end is not there, or a
+//! part of it came to the disk and another did not, which reads as zeroes; parts are at least a sector. One that
+//! is there to its end, and has zeroes nowhere, was confirmed and is damaged.
 
 use std::path::Path;
 
@@ -18,6 +20,9 @@ pub(crate) const MAGIC_BYTES: usize = 8;
 pub(crate) const FRAME_BYTES: usize = 16;
 /// Longest body: nothing that is written is nearly as long.
 const BODY_BYTES_MAX: usize = 64 << 20;
+
+/// What a disk writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
 
 /// How a file ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,28 +61,41 @@ fn first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     (sum == crc64(body).to_le_bytes()).then(|| (body, &bytes[FRAME_BYTES + length..]))
 }
 
-/// True if this, which is no whole frame, can be the beginning of one that was being written:
-/// it reaches the end of the file, or nothing of the rest came to the disk.
-fn unfinished(rest: &[u8]) -> bool {
+/// True if this, which is no whole frame and begins at that byte of the file, can be the beginning of
+/// one that was being written: the file ends before it does, or a part of it did not come to the disk.
+fn unfinished(rest: &[u8], at: usize) -> bool {
     if rest.iter().all(|byte| *byte == 0) {
         return true;
     }
     let (Some(length), Some(check)) = (number(rest), rest.get(4..).and_then(number)) else {
         return true;
     };
-    check == crc64(&rest[..4]) as u32 && length as usize + FRAME_BYTES >= rest.len()
+    let bytes = length as usize + FRAME_BYTES;
+    let is_last = check == crc64(&rest[..4]) as u32 && bytes >= rest.len();
+    is_last && (bytes > rest.len() || has_hole(rest, at))
+}
+
+/// True if all that lies in some sector, of bytes that begin at this one of a file, is zero.
+fn has_hole(bytes: &[u8], at: usize) -> bool {
+    let head = (SECTOR_BYTES - at % SECTOR_BYTES).min(bytes.len());
+    let (first, rest) = bytes.split_at(head);
+    let mut parts = std::iter::once(first).chain(rest.chunks(SECTOR_BYTES));
+    parts.any(|part| part.iter().all(|byte| *byte == 0))
 }
 
 /// The bodies of a file's frames, in their order, and how it ends.
 ///
 /// # Errors
 /// [`Code::FormatUnknown`] if it is another kind of file or of another version;
-/// [`Code::Corrupt`] if it is damaged before its end.
+/// [`Code::Corrupt`] if it is damaged.
 pub(crate) fn read<'a>(
     path: &Path,
     magic: &[u8; MAGIC_BYTES],
     bytes: &'a [u8],
 ) -> Result<(Vec<&'a [u8]>, End)> {
+    if bytes.len() < MAGIC_BYTES && magic.starts_with(bytes) {
+        return Err(damaged(path, "it has lost its beginning"));
+    }
     let Some(mut rest) = bytes.strip_prefix(magic) else {
         return Err(Error::new(
             Code::FormatUnknown,
@@ -93,7 +111,7 @@ pub(crate) fn read<'a>(
     while !rest.is_empty() {
         let Some((body, left)) = first(rest) else {
             let whole = bytes.len() - rest.len();
-            if unfinished(rest) {
+            if unfinished(rest, whole) {
                 return Ok((found, End::Torn(whole)));
             }
             return Err(damaged(path, &format!("at byte {whole}")));
@@ -105,7 +123,7 @@ pub(crate) fn read<'a>(
 }
 
 /// What becomes of a member whose files were removed.
-const AGAIN: &str =
+pub(crate) const AGAIN: &str =
     "it begins anew then, with what the other members tell it, or else with what jobs say";
 
 /// A file that cannot be believed.
@@ -170,11 +188,38 @@ mod tests {
             let found = read(Path::new("log"), &MAGIC, &changed);
             match place {
                 0..MAGIC_BYTES => assert_eq!(found.unwrap_err().code(), Code::FormatUnknown),
-                // A check of a length that was said to the end is that of damage too.
-                _ if place < last => assert_eq!(found.unwrap_err().code(), Code::Corrupt),
-                _ if place < last + 8 => assert_eq!(found.unwrap_err().code(), Code::Corrupt),
-                _ => assert_eq!(found.unwrap().1, End::Torn(last), "{place}"),
+                // The last frame's too: it is there to its end.
+                _ => assert_eq!(
+                    found.unwrap_err().code(),
+                    Code::Corrupt,
+                    "{place} of {last}"
+                ),
             }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_which_a_sector_did_not_come_to_the_disk_was_being_written() {
+        let mut bytes = MAGIC.to_vec();
+        put(&mut bytes, &[7; 300]).unwrap();
+        let whole = bytes.len();
+        put(&mut bytes, &[9; 2_000]).unwrap();
+        for start in [whole, 512, 1_024, 1_536, 2_048] {
+            let end = (start / SECTOR_BYTES + 1) * SECTOR_BYTES;
+            let mut torn = bytes.clone();
+            let end = end.min(torn.len());
+            torn[start..end].fill(0);
+            let found = read(Path::new("log"), &MAGIC, &torn);
+            // Its length is known only where it was written.
+            match start == whole {
+                true => assert_eq!(found.unwrap_err().code(), Code::Corrupt),
+                false => assert_eq!(found.unwrap().1, End::Torn(whole), "{start}"),
+            }
+            // Less than a sector is no such part.
+            let mut damaged = bytes.clone();
+            damaged[start + 20..(end - 1).max(start + 21)].fill(0);
+            let found = read(Path::new("log"), &MAGIC, &damaged);
+            assert_eq!(found.unwrap_err().code(), Code::Corrupt, "{start}");
         }
     }
 }

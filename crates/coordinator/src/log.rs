@@ -21,7 +21,7 @@ use openraft::{
     StorageIOError, Vote,
 };
 use outlive_base::{Error, Result};
-use outlive_launch::files;
+use outlive_launch::{files, input};
 use serde::{Deserialize, Serialize};
 
 use crate::Types;
@@ -29,6 +29,11 @@ use crate::frames::{self, End, FRAME_BYTES};
 
 /// What the file begins with; the last byte is the version.
 const MAGIC: [u8; frames::MAGIC_BYTES] = *b"OLCLOG\0\x02";
+
+/// Its file, in a member's directory.
+pub(crate) const LOG: &str = "log";
+/// Longest file that is read: it is written anew long before.
+const BYTES_MAX: u64 = 1 << 30;
 
 /// A frame.
 #[derive(Serialize, Deserialize)]
@@ -67,11 +72,11 @@ impl Log {
     /// [`outlive_base::Code::Corrupt`], [`outlive_base::Code::FormatUnknown`]; those of the file
     /// system.
     pub(crate) fn open(dir: &Path) -> Result<(Log, usize)> {
-        let path = dir.join("log");
+        let path = dir.join(LOG);
         if !path.exists() {
             files::write_atomic(&path, &MAGIC)?;
         }
-        let bytes = std::fs::read(&path).map_err(|error| Error::io(&path, "read", &error))?;
+        let bytes = input::read(&path, BYTES_MAX)?;
         let (found, end) = frames::read(&path, &MAGIC, &bytes)?;
         let mut inner = Inner {
             file: open(&path)?,
@@ -84,7 +89,7 @@ impl Log {
             let record = postcard::from_bytes(body)
                 .map_err(|error| frames::damaged(&path, &error.to_string()))?;
             if let Record::Entry(entry) = &record
-                && inner.next().is_some_and(|next| next != entry.log_id.index)
+                && inner.next() != entry.log_id.index
             {
                 return Err(frames::damaged(&path, "an entry is missing"));
             }
@@ -100,6 +105,11 @@ impl Log {
             }
         };
         Ok((Log(Arc::new(Mutex::new(inner))), dropped))
+    }
+
+    /// Up to which index its entries are in a snapshot.
+    pub(crate) fn purged(&self) -> Option<u64> {
+        self.inner().purged.map(|upto| upto.index)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -131,16 +141,17 @@ impl Inner {
             }
             Record::Truncate(index) => drop(self.entries.split_off(&index)),
             Record::Purge(upto) => {
-                self.entries = self.entries.split_off(&(upto.index + 1));
+                self.entries = self.entries.split_off(&upto.index.saturating_add(1));
                 self.purged = Some(upto);
             }
         }
     }
 
-    /// The index of the entry that comes next, if it is known.
-    fn next(&self) -> Option<u64> {
+    /// The index of the entry that comes next.
+    fn next(&self) -> u64 {
         let last = self.entries.last_key_value().map(|(index, _)| *index);
-        Some(last.or(self.purged.map(|upto| upto.index))? + 1)
+        let last = last.or(self.purged.map(|upto| upto.index));
+        last.map_or(0, |last| last.saturating_add(1))
     }
 
     /// Puts records on the disk, then in memory.
@@ -251,7 +262,7 @@ mod tests {
     use outlive_base::{Code, seed};
 
     use super::*;
-    use crate::testing::entry;
+    use crate::testing::{entry, harms};
 
     type Known = (Option<Vote<u64>>, Option<LogId<u64>>, Vec<Entry<Types>>);
 
@@ -317,6 +328,54 @@ mod tests {
         }
     }
 
+    /// Whatever happens to the file, nothing comes of it that was not there: it is refused, or it was cut
+    /// off, and what was there before is there.
+    #[test]
+    fn each_damage_is_found_or_is_what_a_write_leaves_that_was_cut_off() {
+        let mut draw = Sequence::new(seed!(), 0);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOG);
+        let (log, _) = Log::open(dir.path()).unwrap();
+        let first = (0..4).map(|index| Record::Entry(entry(1, index)));
+        log.inner().write(first.collect()).unwrap();
+        let upto = log.inner().entries[&1].log_id;
+        log.inner().shorten(upto).unwrap();
+        let mut history = Vec::new();
+        for index in 4..9 {
+            let vote = Record::Vote(Vote::new(index, draw.below(3)));
+            log.inner().write(vec![vote]).unwrap();
+            history.push((std::fs::read(&path).unwrap().len(), kept(&log)));
+            let next = Record::Entry(entry(index, index));
+            log.inner().write(vec![next]).unwrap();
+            history.push((std::fs::read(&path).unwrap().len(), kept(&log)));
+        }
+        let good = std::fs::read(&path).unwrap();
+        let (mut refused, mut cut_off) = (0, 0);
+        for bytes in harms(&good, &mut draw) {
+            std::fs::write(&path, &bytes).unwrap();
+            let what = |error: &str| format!("{error}: {} of {} bytes", bytes.len(), good.len());
+            match Log::open(dir.path()) {
+                Err(error) => {
+                    let known = [Code::Corrupt, Code::FormatUnknown].contains(&error.code());
+                    assert!(known && error.remedy().contains("remove"), "{error}");
+                    refused += 1;
+                }
+                Ok((found, dropped)) => {
+                    // Cut off, or something of less than a frame behind it: what was whole is there.
+                    let whole = bytes.len() - dropped;
+                    assert_eq!(bytes[..whole], good[..whole], "{}", what("believed"));
+                    let cut = good.starts_with(&bytes) || bytes.starts_with(&good);
+                    assert!(cut, "{}", what("taken for one that was being written"));
+                    if let Some((_, state)) = history.iter().rfind(|(end, _)| *end <= whole) {
+                        assert_eq!(&kept(&found), state, "{}", what("other words"));
+                    }
+                    cut_off += 1;
+                }
+            }
+        }
+        assert!(refused > good.len() && cut_off > good.len() / 2);
+    }
+
     #[test]
     fn damage_and_gaps_are_told() {
         let dir = tempfile::tempdir().unwrap();
@@ -335,6 +394,11 @@ mod tests {
         let mut gap = bytes.clone();
         frame(&mut gap, &Record::Entry(entry(1, 7))).unwrap();
         std::fs::write(&path, &gap).unwrap();
+        assert_eq!(open().unwrap_err().code(), Code::Corrupt);
+        // The first ones are gone, and no snapshot is said to hold them.
+        let mut headless = MAGIC.to_vec();
+        frame(&mut headless, &Record::Entry(entry(1, 3))).unwrap();
+        std::fs::write(&path, &headless).unwrap();
         assert_eq!(open().unwrap_err().code(), Code::Corrupt);
         let mut newer = bytes;
         newer[7] += 1;

@@ -13,9 +13,9 @@ use openraft::{
     Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftSnapshotBuilder,
     Snapshot, SnapshotMeta, StorageError, StorageIOError, StoredMembership,
 };
-use outlive_base::{Error, Result};
+use outlive_base::{Code, Error, Result};
 use outlive_control::turns::Kept;
-use outlive_launch::files;
+use outlive_launch::{files, input};
 use serde::{Deserialize, Serialize};
 
 use crate::frames::{self, End};
@@ -23,6 +23,11 @@ use crate::{Answers, Types};
 
 /// What a snapshot's file begins with; the last byte is the version.
 const MAGIC: [u8; frames::MAGIC_BYTES] = *b"OLCSNAP\x02";
+
+/// Its file, in a member's directory.
+pub(crate) const SNAPSHOT: &str = "snapshot";
+/// Longest file that is read: one frame.
+const BYTES_MAX: u64 = 65 << 20;
 
 type Meta = SnapshotMeta<u64, ()>;
 
@@ -58,7 +63,7 @@ impl Machine {
     /// [`outlive_base::Code::Corrupt`], [`outlive_base::Code::FormatUnknown`]; those of the file
     /// system.
     pub(crate) fn open(dir: &Path) -> Result<Machine> {
-        let path = dir.join("snapshot");
+        let path = dir.join(SNAPSHOT);
         let mut state = State {
             path: path.clone(),
             kept: Kept::default(),
@@ -66,9 +71,9 @@ impl Machine {
             membership: StoredMembership::default(),
             snapshot: None,
         };
-        match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io(&path, "read", &error)),
+        match input::read(&path, BYTES_MAX) {
+            Err(error) if error.code() == Code::NotFound => {}
+            Err(error) => return Err(error),
             Ok(bytes) => {
                 let (found, end) = frames::read(&path, &MAGIC, &bytes)?;
                 // It was renamed whole: anything else is damage.
@@ -92,6 +97,11 @@ impl Machine {
 }
 
 impl State {
+    /// The last entry whose words it holds.
+    pub(crate) const fn applied(&self) -> Option<LogId<u64>> {
+        self.applied
+    }
+
     fn adopt(&mut self, taken: &Taken) -> std::result::Result<(), String> {
         self.kept = postcard::from_bytes(&taken.bytes).map_err(|error| error.to_string())?;
         self.applied = taken.meta.last_log_id;
@@ -212,12 +222,11 @@ impl RaftStateMachine<Types> for Machine {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use openraft::testing::{StoreBuilder, Suite};
-    use outlive_base::Code;
     use tempfile::TempDir;
 
     use super::*;
     use crate::log::Log;
-    use crate::testing::{block_on, entry};
+    use crate::testing::{block_on, entry, harms};
 
     struct Builder;
 
@@ -255,12 +264,25 @@ mod tests {
             assert_eq!(one.state().kept, machine.state().kept);
             assert_eq!(one.state().applied, machine.state().applied);
         }
-        let path = dir.path().join("snapshot");
-        let bytes = std::fs::read(&path).unwrap();
-        for changed in [&bytes[..bytes.len() - 1], &[&bytes[..], &[0]].concat()] {
-            std::fs::write(&path, changed).unwrap();
+    }
+
+    #[test]
+    fn each_damage_to_a_snapshot_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut machine = Machine::open(dir.path()).unwrap();
+        block_on(machine.apply((0..20).map(|index| entry(1, index)))).unwrap();
+        block_on(machine.build_snapshot()).unwrap();
+        let path = dir.path().join(SNAPSHOT);
+        let good = std::fs::read(&path).unwrap();
+        let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
+        for bytes in harms(&good, &mut random) {
+            std::fs::write(&path, &bytes).unwrap();
             let error = Machine::open(dir.path()).unwrap_err();
-            assert_eq!(error.code(), Code::Corrupt);
+            let known = [Code::Corrupt, Code::FormatUnknown].contains(&error.code());
+            assert!(known && error.remedy().contains("remove"), "{error}");
         }
+        std::fs::write(&path, &good).unwrap();
+        let again = Machine::open(dir.path()).unwrap();
+        assert_eq!(again.state().kept, machine.state().kept);
     }
 }

@@ -19,7 +19,6 @@ use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
 use tokio::runtime::Runtime;
 
 use crate::group::{self, Member};
-use crate::log::Log;
 use crate::machine::Machine;
 use crate::members::{self, Peers, Wire};
 use crate::metrics::{self, About, Metrics};
@@ -67,6 +66,8 @@ struct Running<'a> {
     /// Of all jobs, asked by the network's thread too.
     keys: Arc<Mutex<Keys>>,
     member: Member,
+    /// Where other members find this one, if there are others.
+    address: Option<Address>,
     machine: Machine,
     raft: Raft,
     runtime: Runtime,
@@ -120,8 +121,8 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
     let metrics = choice.metrics.as_deref().map(Metrics::begin).transpose()?;
     let dir = store.join(place::DIR);
     let keys = Keys::make(&dir)?;
-    let member = group::join(&dir.join("members"), choice.members)?;
-    let (log, dropped) = Log::open(&member.dir)?;
+    let member = group::join(&dir.join("members"), choice.members, keys.mark()?)?;
+    let (log, dropped, machine) = member.open()?;
     if dropped > 0 {
         said(&format!(
             "member {}: the last {} of its log were being written when it died, and are dropped",
@@ -129,14 +130,13 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
             count(dropped as u64, "byte")
         ));
     }
-    let machine = Machine::open(&member.dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("consensus")
         .enable_time()
         .build()
         .map_err(|error| Error::internal(format!("no threads: {error}")))?;
-    let (wire, events) = wire(choice, keys.of_members()?, &member)?;
+    let (wire, events, address) = wire(choice, keys.of_members()?, &member)?;
     let peers = Peers(wire.clone());
     let made = Raft::new(member.number, config()?, peers, log, machine.clone());
     let raft = runtime.block_on(made).map_err(|error| internal(&error))?;
@@ -152,6 +152,7 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
         choice,
         keys: Arc::new(Mutex::new(keys)),
         member,
+        address,
         machine,
         raft,
         runtime,
@@ -163,10 +164,14 @@ pub fn serve(store: &Path, choice: &Choice, said: impl Fn(&str)) -> Result<u8> {
     running.live()
 }
 
-/// Listens for the other members, if there are any.
-fn wire(choice: &Choice, key: JobKey, member: &Member) -> Result<(Arc<Wire>, Receiver<Event>)> {
+/// Listens for the other members, if there are any, and says where.
+fn wire(
+    choice: &Choice,
+    key: JobKey,
+    member: &Member,
+) -> Result<(Arc<Wire>, Receiver<Event>, Option<Address>)> {
     let (to, events) = bounded(QUEUE);
-    let mut endpoint = None;
+    let (mut endpoint, mut address) = (None, None);
     if !member.others.is_empty() {
         let path = member.dir.join(place::ADDRESS);
         let me = Identity {
@@ -174,10 +179,12 @@ fn wire(choice: &Choice, key: JobKey, member: &Member) -> Result<(Arc<Wire>, Rec
             epoch: place::next_epoch(&path),
         };
         let made = Endpoint::bind(me, HASH, key, options(choice), to)?;
-        Address::new(made.local_addr(), me.epoch).save(&path)?;
-        endpoint = Some(made);
+        let own = Address::new(made.local_addr(), me.epoch);
+        own.save(&path)?;
+        (endpoint, address) = (Some(made), Some(own));
     }
-    Ok((Wire::new(endpoint, member.others.clone()), events))
+    let wire = Wire::new(endpoint, member.others.clone());
+    Ok((wire, events, address))
 }
 
 fn options(choice: &Choice) -> Options {
@@ -215,6 +222,7 @@ impl Running<'_> {
             if counted.is_none_or(|at| at.elapsed() >= TURN) {
                 counted = Some(Instant::now());
                 self.count(false);
+                self.stay();
             }
             let changed = async { tokio::time::timeout(IDLE, metrics.changed()).await.is_ok() };
             self.runtime.block_on(changed);
@@ -350,11 +358,16 @@ impl Running<'_> {
                 }
                 agreed = Instant::now();
             }
-            // One who led before may have written its own after this one had.
+            // One who led before may have written its own after this one had, or it is damaged.
             if Address::load(path).ok().as_ref() != Some(address) {
                 tracing::info!("the address is another's");
                 return Ok(());
             }
+            let public = address.publish_again(&self.store.join(place::PUBLIC));
+            if let Ok(true) | Err(_) = public {
+                tracing::info!(?public, "the address for jobs of other stores was another");
+            }
+            self.stay();
             gone = self.withdraw(endpoint);
             self.tell(&mut written);
             self.count(true);
@@ -374,6 +387,18 @@ impl Running<'_> {
             Word::Heard(u64::from(number), Ask::Leave)
         };
         held.into_iter().map(leave).collect()
+    }
+
+    /// Writes this member's address anew where it was damaged: another member would not find it.
+    fn stay(&self) {
+        let Some(address) = &self.address else {
+            return;
+        };
+        let path = self.member.dir.join(place::ADDRESS);
+        if Address::load(&path).ok().as_ref() != Some(address) {
+            let saved = address.save(&path);
+            tracing::info!(?saved, "this member's address was another");
+        }
     }
 
     /// What an event means to the service.

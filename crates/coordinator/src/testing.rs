@@ -6,6 +6,11 @@ use outlive_control::turns::{Ask, Batch, Need, Tier, Word};
 
 use crate::Types;
 
+#[path = "../../launch/src/harms.rs"]
+mod harms;
+
+pub(crate) use harms::harms;
+
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.expect("a runtime").block_on(future)

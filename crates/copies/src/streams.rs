@@ -181,21 +181,28 @@ fn give_range(
     let lost = |error: std::io::Error| {
         connection_lost(to.peer, &format!("while bytes of {id} were sent"), &error)
     };
-    let mut chunk = vec![0; RANGE_CHUNK];
+    let mut chunk = Vec::new();
     loop {
-        let count = match bytes.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(count) => count,
-            // Who asked sees only that the connection ended: this is for this node to tell.
-            Err(error) => {
-                let error = of_the_sum(error);
-                let _ = work.send(Work::Kept {
-                    result: Err(error.clone()),
-                });
-                return Err(error);
-            }
+        // Who asked sees only that the connection ended: this is for this node to tell.
+        let failed = |error: std::io::Error| {
+            let error = of_the_sum(error);
+            let _ = work.send(Work::Kept {
+                result: Err(error.clone()),
+            });
+            error
         };
-        stream.write_all(&chunk[..count]).map_err(lost)?;
+        let part = bytes.at_hand().map_err(failed)?;
+        let count = part.len();
+        if count > 0 {
+            stream.write_all(part).map_err(lost)?;
+            bytes.pass(count);
+            continue;
+        }
+        chunk.resize(RANGE_CHUNK, 0);
+        match bytes.read(&mut chunk).map_err(failed)? {
+            0 => break,
+            count => stream.write_all(&chunk[..count]).map_err(lost)?,
+        }
     }
     stream.flush().map_err(lost)
 }

@@ -20,7 +20,8 @@ use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::run::Run;
-use crate::{files, input};
+use crate::sealed::Unsound;
+use crate::{files, input, sealed};
 use tiers::Looks;
 
 mod invitation;
@@ -73,26 +74,16 @@ impl Address {
     /// Reads it.
     ///
     /// # Errors
-    /// [`Code::FormatUnknown`] if it is none or of another version; those of the file system.
+    /// [`Code::FormatUnknown`] if it is none or of another version; [`Code::Corrupt`]; those of the
+    /// file system.
     pub fn load(path: &Path) -> Result<Address> {
         let text = input::read(path, input::TEXT_BYTES_MAX)?;
-        let unknown = |reason: String| {
-            Error::new(
-                Code::FormatUnknown,
-                Entity::File(path.display().to_string()),
-                reason,
+        sealed::parse(&text, ADDRESS_SCHEMA).map_err(|why| {
+            why.of(
+                path,
                 "start outlive coordinator again, of the same version as the job",
             )
-        };
-        let address: Address =
-            serde_json::from_slice(&text).map_err(|error| unknown(error.to_string()))?;
-        if address.schema != ADDRESS_SCHEMA {
-            return Err(unknown(format!(
-                "schema {}, expected {ADDRESS_SCHEMA}",
-                address.schema
-            )));
-        }
-        Ok(address)
+        })
     }
 
     /// Writes it, whole.
@@ -100,7 +91,19 @@ impl Address {
     /// # Errors
     /// Those of the file system.
     pub fn save(&self, path: &Path) -> Result<()> {
-        files::write_atomic(path, &self.text(path)?)
+        files::write_atomic(path, &sealed::text(self)?)
+    }
+
+    /// Writes it where everybody may read it, if another or a damaged one lies there; true if it did.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn publish_again(&self, path: &Path) -> Result<bool> {
+        let differs = Address::load(path).ok().as_ref() != Some(self);
+        if differs {
+            self.publish(path)?;
+        }
+        Ok(differs)
     }
 
     /// Writes it where everybody may read it.
@@ -108,12 +111,7 @@ impl Address {
     /// # Errors
     /// Those of the file system.
     pub fn publish(&self, path: &Path) -> Result<()> {
-        files::replace(path, &self.text(path)?, 0o644)
-    }
-
-    fn text(&self, path: &Path) -> Result<Vec<u8>> {
-        serde_json::to_vec_pretty(self)
-            .map_err(|error| Error::internal(format!("{}: {error}", path.display())))
+        files::replace(path, &sealed::text(self)?, 0o644)
     }
 }
 
@@ -126,7 +124,11 @@ fn epoch() -> u64 {
 /// went back since, or jobs that have met that one would take this for the older.
 pub fn next_epoch(address: &Path) -> u64 {
     let text = input::read(address, input::TEXT_BYTES_MAX).ok();
-    let before = text.and_then(|text| serde_json::from_slice::<Address>(&text).ok());
+    let before = text.and_then(|text| match sealed::parse(&text, ADDRESS_SCHEMA) {
+        // Of another version, perhaps: it was met all the same.
+        Err(Unsound::Unknown(_)) => serde_json::from_slice::<Address>(&text).ok(),
+        read => read.ok(),
+    });
     let least = before.map_or(0, |before| before.epoch.saturating_add(1));
     epoch().max(least)
 }
@@ -382,6 +384,28 @@ mod tests {
         assert!(error.to_string().contains("same version"), "{error}");
         std::fs::write(&path, b"no address").unwrap();
         assert!(next_epoch(&path) < ahead, "what is damaged is of no use");
+    }
+
+    #[test]
+    fn each_damage_to_an_address_is_found_and_mended_by_the_next_that_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(ADDRESS);
+        let own = Address::new(SocketAddr::from(([10, 0, 0, 1], 17_001)), epoch());
+        let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
+        let good = sealed::text(&own).unwrap();
+        for bytes in crate::harms::harms(&good, &mut random) {
+            std::fs::write(&path, &bytes).unwrap();
+            let error = Address::load(&path).unwrap_err();
+            let known = [Code::Corrupt, Code::FormatUnknown].contains(&error.code());
+            assert!(known && error.remedy().contains("start"), "{error}");
+            assert!(next_epoch(&path) >= own.epoch);
+        }
+        own.save(&path).unwrap();
+        assert_eq!(Address::load(&path).unwrap(), own);
+        std::fs::write(&path, &good[..40]).unwrap();
+        assert!(own.publish_again(&path).unwrap());
+        assert_eq!(Address::load(&path).unwrap(), own);
+        assert!(!own.publish_again(&path).unwrap());
     }
 
     /// A service at `store`, whose guests follow what is withdrawn.

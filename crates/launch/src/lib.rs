@@ -6,7 +6,7 @@
 //!   Nodes that are machines of their own: [`hosts`].
 //! - [`layout`]: what lies in a job's directory. [`jobs`]: what a store knows of its jobs; [`versions`]: what is stored of one; [`pins`]:
 //!   versions that stay; [`delete`]: their end.
-//! - [`input`]: what users write. [`timeline`]: what they read. [`record`]: what is kept of it.
+//! - [`input`]: what users write. [`sealed`]: what programs write for each other. [`timeline`]: what they read. [`record`]: what is kept of it.
 
 pub mod command;
 pub mod coordinator;
@@ -18,6 +18,8 @@ mod emulated;
 pub mod files;
 pub mod fleet;
 mod hangs;
+#[cfg(test)]
+mod harms;
 pub mod history;
 mod host_words;
 pub mod hosts;
@@ -37,6 +39,7 @@ pub mod prune;
 pub mod record;
 mod reporter;
 mod run;
+pub mod sealed;
 pub mod segments;
 pub mod shared;
 pub mod store;

@@ -7,7 +7,7 @@
 //!
 //! Invariants: removed is only what a process of this job was seen to map, what has the name
 //! and the inode that it had then, is the user's own, and is mapped and open nowhere any
-//! more. `/proc/PID/maps` of a process that hangs in the kernel may hang whoever reads it, so
+//! more; the list is believed only with its checksum. `/proc/PID/maps` of a process that hangs in the kernel may hang whoever reads it, so
 //! a thread of its own reads, and nobody waits for it without a bound (P5). What goes wrong
 //! leaves segments behind and costs nothing else (P9).
 
@@ -19,11 +19,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use outlive_base::segments::{DIR, Mapped, is_known, mapped};
+use outlive_base::{Code, Result};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::files;
 use crate::layout::SEGMENTS as FILE;
+use crate::sealed::{self, Unsound};
 use crate::{input, process};
 
 /// Its schema.
@@ -112,19 +114,46 @@ fn in_use(wanted: &BTreeMap<Id, String>) -> BTreeSet<Id> {
 }
 
 impl Noted {
-    /// As the file in `dir` says.
-    fn load(dir: &Path) -> Noted {
+    /// As the file in `dir` says: nothing, if there is none or it is of another start of the machine.
+    ///
+    /// # Errors
+    /// [`Code::Corrupt`] or [`Code::FormatUnknown`] if it is not what was written; those of the file
+    /// system.
+    fn read(dir: &Path) -> Result<Noted> {
         let file = dir.join(FILE);
-        let text = input::read(&file, input::TEXT_BYTES_MAX).unwrap_or_default();
-        let text = serde_json::from_slice::<Text>(&text).ok();
-        let valid = text.filter(|text| text.schema == SCHEMA && text.boot == boot());
-        let entries = valid.map_or_else(Vec::new, |text| text.segments);
-        let known = entries.into_iter().filter(|entry| is_known(&entry.name));
-        let found = known.map(|entry| ((entry.device, entry.inode), entry.name));
-        Noted {
-            file,
-            found: found.take(NOTED_MAX).collect(),
+        let mut found = BTreeMap::new();
+        let text = match input::read(&file, input::TEXT_BYTES_MAX) {
+            Err(error) if error.code() == Code::NotFound => return Ok(Noted { file, found }),
+            read => read?,
+        };
+        let text: Text = sealed::parse(&text, SCHEMA).map_err(|why: Unsound| {
+            why.of(
+                &file,
+                format!(
+                    "what killed ranks left is not removed: look in {DIR} for files of this user's \
+                     MPI that nobody has open (fuser), and remove them"
+                ),
+            )
+        })?;
+        if text.boot == boot() {
+            let known = text.segments.into_iter();
+            let known = known.filter(|entry| is_known(&entry.name)).take(NOTED_MAX);
+            found.extend(known.map(|entry| ((entry.device, entry.inode), entry.name)));
         }
+        Ok(Noted { file, found })
+    }
+
+    /// The same; a file that cannot be believed is told and forgotten, and costs what it named.
+    fn load(dir: &Path) -> Noted {
+        Noted::read(dir).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the list of MPI's shared memory");
+            let file = dir.join(FILE);
+            // Told once: what is mapped still is noted anew.
+            let removed = fs::remove_file(&file);
+            tracing::debug!(?removed, "damaged");
+            let found = BTreeMap::new();
+            Noted { file, found }
+        })
     }
 
     fn save(&self) {
@@ -143,11 +172,9 @@ impl Noted {
                 std::io::ErrorKind::NotFound => Ok(()),
                 _ => Err(error),
             }),
-            false => serde_json::to_vec(&text)
-                .map_err(Into::into)
-                .and_then(|text| {
-                    files::write_atomic(&self.file, &text).map_err(std::io::Error::other)
-                }),
+            false => sealed::text(&text)
+                .and_then(|text| files::write_atomic(&self.file, &text))
+                .map_err(std::io::Error::other),
         };
         if let Err(error) = written {
             tracing::info!(%error, "the list of MPI's shared memory is not written");
@@ -434,6 +461,34 @@ mod tests {
         noted.sweep();
         assert!(segment.path().exists());
         assert!(noted.found.is_empty());
+    }
+
+    #[test]
+    fn each_damage_to_the_list_is_told_and_removes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let (one, other) = (Segment::make(), Segment::make());
+        let noted = Noted {
+            file: file.clone(),
+            found: [&one, &other].map(|it| (it.id(), it.0.clone())).into(),
+        };
+        noted.save();
+        let good = fs::read(&file).unwrap();
+        let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
+        for bytes in crate::harms::harms(&good, &mut random) {
+            fs::write(&file, &bytes).unwrap();
+            let error = Noted::read(dir.path()).unwrap_err();
+            let known = [Code::Corrupt, Code::FormatUnknown].contains(&error.code());
+            assert!(known && error.remedy().contains(DIR), "{error}");
+        }
+        sweep(dir.path());
+        assert!(one.path().exists() && other.path().exists());
+        assert!(!file.exists(), "told once");
+        // As a version before this one wrote it: nobody maps them.
+        let text: Text = serde_json::from_slice(&good).unwrap();
+        fs::write(&file, serde_json::to_vec(&text).unwrap()).unwrap();
+        sweep(dir.path());
+        assert!(!one.path().exists() && !other.path().exists());
     }
 
     #[test]

@@ -35,6 +35,16 @@ pub trait ReadAt: Send + Sync {
     /// # Errors
     /// What keeps it from that.
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Shows the bytes from `offset` on, as many as `spare` is long, to `take`: where they lie if they lie
+    /// somewhere, else read into `spare`.
+    ///
+    /// # Errors
+    /// Those of [`ReadAt::read_at`]; then nothing was shown.
+    fn show(&self, offset: u64, spare: &mut [u8], take: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        self.read_at(spare, offset)?;
+        take(spare);
+        Ok(())
+    }
 }
 
 impl ReadAt for Vec<u8> {
@@ -248,11 +258,16 @@ fn give(
     let mut at = 0;
     while at < part.length {
         let piece = &mut piece[..next_length(part.length - at)];
-        if let Err(error) = buffer.read_at(piece, part.offset + at) {
+        let count = piece.len() as u64;
+        let mut sent = Ok(());
+        let shown = buffer.show(part.offset + at, piece, &mut |bytes| {
+            sent = stream.send(channel, bytes, patience);
+        });
+        if let Err(error) = shown {
             return Ok(Err(why(error, &part.name)));
         }
-        stream.send(channel, piece, patience)?;
-        at += piece.len() as u64;
+        sent?;
+        at += count;
     }
     stream.end(channel, patience)?;
     Ok(Ok(()))

@@ -443,11 +443,17 @@ impl Container {
     }
 
     /// Fills `buffer` with the part of the file that has its byte at `at` (the header, a frame,
-    /// or index and footer) and checks it; which bytes of the file these are.
+    /// or index and footer) and checks it; which bytes of the file these are. Frames are read from
+    /// `file`, the object for [`Container::bulk`] reading.
     ///
     /// # Errors
     /// If they are damaged, or `at` is behind the end.
-    pub(crate) fn part_at(&self, at: u64, buffer: &mut Scratch) -> Result<Range<u64>, ReadError> {
+    pub(crate) fn part_at(
+        &self,
+        at: u64,
+        file: &dyn Object,
+        buffer: &mut Scratch,
+    ) -> Result<Range<u64>, ReadError> {
         let damaged = |what| Err(ReadError::corrupt(&self.path, what));
         if at < self.plan.header_bytes {
             let (part, range) = self.part(0, self.header.len(), buffer)?;
@@ -470,10 +476,9 @@ impl Container {
         let Some(nth) = after.checked_sub(1) else {
             return damaged("bytes before the first frame");
         };
+        self.frame(nth, file, buffer)?;
         let spot = &self.spots[nth];
-        let (part, range) = self.part(spot.file_offset, PAGE + spot.padded(), buffer)?;
-        let (page, payload) = part.split_at(PAGE);
-        self.check_frame(nth, page, payload)?;
+        let range = spot.file_offset..spot.file_offset + (PAGE + spot.padded()) as u64;
         match range.contains(&at) {
             true => Ok(range),
             false => damaged("bytes between frames"),

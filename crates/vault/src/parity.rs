@@ -265,8 +265,18 @@ impl ParityFile {
 /// What the bytes of a range are of.
 enum Whole {
     Parity(Box<dyn Object>),
-    /// With the part that was read last, which holds these bytes of the file.
-    Container(Box<Container>, Scratch, Range<u64>),
+    Container(Box<Opened>),
+}
+
+/// A container that is read, with the part that was read last.
+struct Opened {
+    container: Container,
+    /// For its frames: they are read past what remembers them, as their bytes go to another node and
+    /// are not wanted here again. A copy of them in the page cache costs more than all else that is done here.
+    file: Box<dyn Object>,
+    part: Scratch,
+    /// The bytes of the file that it holds.
+    held: Range<u64>,
 }
 
 /// A range of the bytes of a container or parity, to be sent as they are. Of a container no byte
@@ -288,9 +298,15 @@ impl Bytes {
         key: &Key,
         range: Range<u64>,
     ) -> Result<Bytes, ReadError> {
-        let container = Box::new(Container::open(store, key)?);
+        let container = Container::open(store, key)?;
         let length = container.length();
-        let whole = Whole::Container(container, Scratch::new(0), 0..0);
+        let opened = Opened {
+            file: container.bulk(true)?,
+            container,
+            part: Scratch::new(0),
+            held: 0..0,
+        };
+        let whole = Whole::Container(Box::new(opened));
         Bytes::of(&store.locate(key), (whole, length), 0, range)
     }
 
@@ -325,6 +341,45 @@ impl Bytes {
     }
 }
 
+impl Opened {
+    /// What was read and checked of the file, from `at` on: one byte or more.
+    fn part_at(&mut self, at: u64) -> io::Result<&[u8]> {
+        if !self.held.contains(&at) {
+            self.held = 0..0;
+            let read = self.container.part_at(at, &*self.file, &mut self.part);
+            // Told as it is by whoever meets it (of_the_sum).
+            self.held = read.map_err(|error| io::Error::other(Error::from(error)))?;
+        }
+        let (from, to) = (at - self.held.start, self.held.end - self.held.start);
+        Ok(&self.part[from as usize..to as usize])
+    }
+}
+
+impl Bytes {
+    /// The bytes that come next and lie in memory already, checked: nobody needs to copy them. None where
+    /// they must be read into something, or at the end.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn at_hand(&mut self) -> io::Result<&[u8]> {
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        match &mut self.whole {
+            Whole::Container(opened) if left > 0 => {
+                let part = opened.part_at(self.at)?;
+                Ok(&part[..part.len().min(left)])
+            }
+            _ => Ok(&[]),
+        }
+    }
+
+    /// Goes on behind so many of the bytes that were at hand.
+    pub fn pass(&mut self, count: usize) {
+        let count = (count as u64).min(self.left);
+        self.at += count;
+        self.left -= count;
+    }
+}
+
 impl Read for Bytes {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let most = bytes
@@ -338,14 +393,8 @@ impl Read for Bytes {
                 let mut into = [io::IoSliceMut::new(&mut bytes[..most])];
                 object.read_at(self.at, &mut into)?
             }
-            Whole::Container(container, part, held) => {
-                if !held.contains(&self.at) {
-                    let read = container.part_at(self.at, part);
-                    // Told as it is by whoever meets it (of_the_sum).
-                    *held = read.map_err(|error| io::Error::other(Error::from(error)))?;
-                }
-                let (from, to) = (self.at - held.start, held.end - held.start);
-                let part = &part[from as usize..to as usize];
+            Whole::Container(_) => {
+                let part = self.at_hand()?;
                 let count = most.min(part.len());
                 bytes[..count].copy_from_slice(&part[..count]);
                 count
@@ -354,8 +403,7 @@ impl Read for Bytes {
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.at += count as u64;
-        self.left -= count as u64;
+        self.pass(count);
         Ok(count)
     }
 }

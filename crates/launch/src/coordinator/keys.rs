@@ -16,12 +16,14 @@ use outlive_network::{Guest, JobKey};
 use serde::{Deserialize, Serialize};
 
 use crate::layout;
-use crate::{files, input};
+use crate::sealed::Unsound;
+use crate::{files, input, sealed};
 
 /// What a derived key is for.
 const OF_JOB: &str = "outlive coordinator job 1";
 const OF_MEMBERS: &str = "outlive coordinator members 1";
 const NUMBER: &str = "outlive coordinator number 1";
+const MARK: &str = "outlive coordinator mark 1";
 const SCHEMA: &str = "outlive.coordinator-withdrawn/1";
 /// Looks at a file that another changes, and the time between two.
 const TRIES: u32 = 50;
@@ -57,7 +59,7 @@ impl Keys {
     ///
     /// # Errors
     /// Those of the file system; [`Code::Permission`] if others can read the key;
-    /// [`Code::FormatUnknown`] if it cannot be told which keys were withdrawn.
+    /// [`Code::FormatUnknown`] or [`Code::Corrupt`] if it cannot be told which keys were withdrawn.
     pub fn make(dir: &Path) -> Result<Keys> {
         files::make_private(dir)?;
         let path = dir.join(layout::KEY);
@@ -88,6 +90,14 @@ impl Keys {
     /// Those of [`JobKey::derived`].
     pub fn of_members(&self) -> Result<JobKey> {
         self.own.derived(OF_MEMBERS, "")
+    }
+
+    /// A number by which the coordinator's own key is known again; it says nothing useful of it.
+    ///
+    /// # Errors
+    /// Those of [`JobKey::number`].
+    pub fn mark(&self) -> Result<u32> {
+        self.own.number(MARK)
     }
 
     /// The key of the job of this name.
@@ -135,24 +145,21 @@ fn path(dir: &Path) -> PathBuf {
 
 fn withdrawn(dir: &Path) -> Result<Times> {
     let path = path(dir);
-    let unknown = |reason: String| {
-        Error::new(
-            Code::FormatUnknown,
-            Entity::File(path.display().to_string()),
-            reason,
-            "start the version that wrote it; if you remove it, keys that were withdrawn hold again",
-        )
-    };
     let text = match input::read(&path, input::TEXT_BYTES_MAX) {
         Err(error) if error.code() == Code::NotFound => return Ok(Times::new()),
         read => read?,
     };
-    let found: Withdrawn =
-        serde_json::from_slice(&text).map_err(|error| unknown(error.to_string()))?;
-    match found.schema == SCHEMA {
-        true => Ok(found.jobs),
-        false => Err(unknown(format!("schema {}", found.schema))),
-    }
+    let found = sealed::parse(&text, SCHEMA).map(|found: Withdrawn| found.jobs);
+    found.map_err(|why| {
+        let first = match why {
+            Unsound::Unknown(_) => "start the version that wrote it",
+            Unsound::Changed => "check the disk, and put back a copy of it",
+        };
+        why.of(
+            &path,
+            format!("{first}; if you remove it, keys that were withdrawn hold again"),
+        )
+    })
 }
 
 /// Withdraws the key of a name: who holds it is not heard any more, and what is issued for the name
@@ -169,8 +176,7 @@ pub fn withdraw(dir: &Path, job: &JobName) -> Result<()> {
     let times = jobs.entry(job.clone()).or_default();
     *times = times.saturating_add(1);
     let schema = SCHEMA.to_owned();
-    let text = serde_json::to_vec_pretty(&Withdrawn { schema, jobs })
-        .map_err(|error| Error::internal(error.to_string()))?;
+    let text = sealed::text(&Withdrawn { schema, jobs })?;
     files::write_atomic(&path(dir), &text)
 }
 
@@ -227,6 +233,60 @@ mod tests {
         assert_eq!(error.code(), Code::NotFound);
         let other = Keys::make(other.path()).unwrap();
         assert_ne!(other.of(&name("a")).unwrap().to_hex(), a.to_hex());
+    }
+
+    /// A name that changed would be heard again.
+    #[test]
+    fn each_damage_to_what_was_withdrawn_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        Keys::make(dir).unwrap();
+        for job in ["heat", "heat", "wave"] {
+            withdraw(dir, &name(job)).unwrap();
+        }
+        let good = std::fs::read(path(dir)).unwrap();
+        let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
+        for bytes in crate::harms::harms(&good, &mut random) {
+            std::fs::write(path(dir), &bytes).unwrap();
+            for error in [
+                Keys::make(dir).err().unwrap(),
+                withdraw(dir, &name("tide")).unwrap_err(),
+            ] {
+                let known = [Code::Corrupt, Code::FormatUnknown].contains(&error.code());
+                assert!(known && error.remedy().contains("hold again"), "{error}");
+            }
+            assert_eq!(std::fs::read(path(dir)).unwrap(), bytes, "left as it is");
+        }
+        std::fs::write(path(dir), &good).unwrap();
+        assert_eq!(Keys::load(dir).unwrap().withdrawn[&name("heat")], 2);
+        // As a version before this one wrote it.
+        let old = br#"{"schema":"outlive.coordinator-withdrawn/1","jobs":{"heat":2}}"#;
+        std::fs::write(path(dir), old).unwrap();
+        assert_eq!(Keys::load(dir).unwrap().withdrawn[&name("heat")], 2);
+    }
+
+    #[test]
+    fn each_end_of_a_key_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        Keys::make(dir.path()).unwrap();
+        let file = dir.path().join(layout::KEY);
+        let good = std::fs::read(&file).unwrap();
+        for end in 0..good.len() {
+            std::fs::write(&file, &good[..end]).unwrap();
+            let error = Keys::make(dir.path()).err().unwrap();
+            assert_eq!(error.code(), Code::Truncated, "{end}");
+        }
+        // One that changed is another key, and known for that.
+        let mark = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            Keys::load(dir.path()).unwrap().mark().unwrap()
+        };
+        let own = mark(&good);
+        for at in 0..good.len() {
+            let mut changed = good.clone();
+            changed[at] ^= 1 << (at % 8);
+            assert_ne!(mark(&changed), own, "{at}");
+        }
     }
 
     #[test]
