@@ -41,6 +41,7 @@ pub mod segments;
 pub mod shared;
 pub mod store;
 pub mod sys;
+mod threads;
 pub mod timeline;
 mod unnamed;
 pub mod versions;

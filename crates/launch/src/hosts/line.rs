@@ -13,6 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::host_words::{self as words, FromHost, Heard, LINE_BYTES_MAX, ToHost};
 use crate::nodes::Happened;
 use crate::process::{self, Group, Process};
+use crate::threads;
 
 /// Words that may wait to be written; a host that takes none is given up by its lease.
 const QUEUE: usize = 1024;
@@ -46,11 +47,11 @@ impl Line {
         let process = process::spawn(command, Group::Session, true)?;
         let (to, words) = bounded(QUEUE);
         let last_words = Arc::new(Mutex::new(String::new()));
-        thread("to a host", move || write_all(ours_out, &words))?;
+        threads::start("to a host", move || write_all(ours_out, &words))?;
         let kept = Arc::clone(&last_words);
-        thread("host's errors", move || pass_on(ours_err, &kept))?;
+        threads::start("host's errors", move || pass_on(ours_err, &kept))?;
         let events = events.clone();
-        thread("from a host", move || read_all(ours_in, number, &events))?;
+        threads::start("from a host", move || read_all(ours_in, number, &events))?;
         Ok(Line {
             process,
             to: Some(to),
@@ -80,14 +81,6 @@ impl Line {
             .unwrap_or_else(PoisonError::into_inner);
         words.clone()
     }
-}
-
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map(drop)
-        .map_err(|error| Error::internal(format!("thread {name}: {error}")))
 }
 
 fn write_all(to: OwnedFd, words: &Receiver<String>) {
