@@ -24,6 +24,7 @@ use crate::hangs::Hangs;
 use crate::hosts;
 use crate::jobs::{Job, utc};
 use crate::layout;
+use crate::look::Looks;
 use crate::nodes::{Happened, Nodes};
 use crate::places;
 use crate::record::{self, Recorder};
@@ -113,6 +114,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         job_hash,
         launcher: endpoint.local_addr(),
     };
+    let looks = Looks::new(happened_to.clone());
     let mut fleet = lives.nodes(machines, happened_to)?;
     domains::settle(&mut run.settings, &mut *fleet, &run.timeline);
     let recipe = Recipe {
@@ -148,6 +150,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         ),
         segments: Segments::start(store.dir()),
         hangs,
+        looks,
         supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
         store,
         watcher,
@@ -317,6 +320,7 @@ struct Driver {
     segments: Segments,
     /// Writes down where the ranks are if they stand still.
     hangs: Hangs,
+    looks: Looks,
     /// The last look at the report, the last write, and what was written.
     reported: Instant,
     written_at: Instant,
@@ -384,6 +388,9 @@ impl Driver {
                 Ok(Happened::Line(line, heard)) => {
                     let inputs = self.fleet.heard(line, heard);
                     inputs.into_iter().for_each(|input| self.tell(input));
+                }
+                Ok(Happened::Looked(number, found)) => {
+                    self.tell(Input::CommandSeen { number, found });
                 }
                 Err(_) => {}
             },
@@ -566,6 +573,9 @@ impl Driver {
             }
             Action::RecordLearned(learned) => self.store.record_learned(learned),
             Action::WriteStacks { number, text } => self.hangs.write(number, text),
+            Action::LookAtCommand { number, within_ms } => {
+                self.looks.begin(number, self.fleet.pids(), within_ms);
+            }
             Action::Coordinate(ask) => {
                 if let Some(link) = &self.coordinator {
                     link.send(&ask);

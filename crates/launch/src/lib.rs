@@ -27,6 +27,7 @@ mod job_writer;
 pub mod jobs;
 pub mod layout;
 mod leftovers;
+pub mod look;
 mod marks;
 mod nodes;
 mod owner;
