@@ -31,7 +31,7 @@ use crate::record::{self, Recorder};
 use crate::reporter::Reporter;
 use crate::run::Run;
 use crate::segments::Segments;
-use crate::store::{self, Known, Store};
+use crate::store::{self, Store};
 use crate::timeline::{Timeline, summary_words};
 use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
@@ -564,13 +564,7 @@ impl Driver {
                     self.tell(Input::Refused { error });
                 }
             }
-            Action::RecordHistory { history } => {
-                let history = history.map(|(incarnation, version)| Known {
-                    incarnation,
-                    version,
-                });
-                self.store.record_history(history);
-            }
+            Action::RecordHistory { history } => self.store.record_history(history),
             Action::RecordLearned(learned) => self.store.record_learned(learned),
             Action::WriteStacks { number, text } => self.hangs.write(number, text),
             Action::LookAtCommand { number, within_ms } => {
