@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
 use outlive_control::orders::{self, Notice, Order};
-use outlive_control::steering::Energy;
+use outlive_control::steering::{Energy, Wishes};
 use outlive_network as network;
 use outlive_planner::online::learned::Learned;
 
@@ -86,14 +86,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
     let mut notes: Vec<Error> = unknown.into_iter().chain(store.take_notes()).collect();
     if let Some(wishes) = &mut set.auto {
-        match learned(&store) {
-            Ok(learned) => wishes.learned = learned,
-            Err(error) => notes.push(error),
-        }
-        match powers(&store) {
-            Ok(powers) => wishes.energy = powers,
-            Err(error) => notes.push(error),
-        }
+        notes.extend(recall(wishes, &store));
     }
     let known = store.job().key_hash;
     let (key, job_hash) = store.key(set.fresh, run.hosts.is_none())?;
@@ -197,6 +190,18 @@ fn begin_files(run: &Run) -> Result<()> {
         Some(path) => record::metrics::begin(path, &set.job),
         None => Ok(()),
     }
+}
+
+/// Adds what earlier runs have learned; what of that is not used.
+fn recall(wishes: &mut Wishes, store: &Store) -> impl Iterator<Item = Error> + use<> {
+    let (learned, powers) = (learned(store), powers(store));
+    let notes = [
+        learned.as_ref().err().cloned(),
+        powers.as_ref().err().cloned(),
+    ];
+    wishes.learned = learned.unwrap_or(std::mem::take(&mut wishes.learned));
+    wishes.energy = powers.unwrap_or(wishes.energy);
+    notes.into_iter().flatten()
 }
 
 /// What earlier runs have learned; nonsense is named and not used.
