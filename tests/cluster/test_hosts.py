@@ -163,6 +163,9 @@ def test_hosts_are_looked_at_before_a_run(cluster: Cluster) -> None:
         assert "fail" not in {check["grade"] for check in host["checks"]}, host
         assert checks["other hosts"]["found"].startswith("reaches 3 others")
         assert checks["shared store"]["grade"] == "ok" and "within" in checks["clock"]["found"]
+        for name in ("node storage", "shared writes"):
+            assert "written and synced in" in checks[name]["found"], host
+    assert well["checks"] == []
     cluster.machines.drop(("n2", "n3"))
     cluster.machines.end("n4")
     said = cluster.tell(69, *doctor)
@@ -172,6 +175,10 @@ def test_hosts_are_looked_at_before_a_run(cluster: Cluster) -> None:
     assert "4 hosts: " in said
     cluster.machines.run("n1", "mount", "-t", "tmpfs", "tmpfs", store)
     assert "warn  shared store   n1: " in cluster.tell(69, *doctor)
+    # Where versions are to lie that all share is asked from here.
+    nowhere = ["--object-store", "ftp://bucket/jobs"]
+    said = cluster.tell(69, *doctor, *nowhere)
+    assert "FAIL  object store   this machine: " in said, said
     assert list(store.iterdir()) == [], "nothing is left"
 
 

@@ -107,6 +107,53 @@ def test_long_steps_and_a_long_wait_are_no_hang(job: Job) -> None:
     assert len(result.said("committed")) == 2 * job.ranks
 
 
+def test_a_command_that_no_rank_joins_is_told_and_left_alone(job: Job) -> None:
+    """It may be a program that works for long, or one that never opens the library."""
+    enough = job.dir / "enough"
+    waits = f"while [ ! -e {enough} ]; do sleep 0.05; done"
+    run = job.start("--join-timeout", "2s", program=["sh", "-c", waits])
+    until("it is told", lambda: "OL-509" in run.text())
+    until("it is written down", (job.home / "hang-1.txt").exists)
+    until("status tells it", lambda: "ranks did not join for" in job.outlive("status"))
+    assert "OL-509" in job.outlive("logs")
+    top = job.outlive("top", "--once")
+    assert "the first rank to join: none for" in top and "see hang-1.txt" in top, top
+    enough.touch()
+    result = run.end()
+    assert result.status == 0 and result.report["restarts"] == 0, result.err
+    assert result.codes() == {"OL-509"} and result.err.count("OL-509") == 1, result.err
+    (entry,) = result.report["hangs"]
+    assert entry["joining"] and entry["action"] == "report", entry
+    assert (entry["places"], entry["resumed_seconds"]) == ([], None), entry
+    shell = entry["processes"][0]
+    assert shell["command"].startswith("sh -c while") and shell["count"] == 1, entry
+    assert f"{shell['command']} ({shell['pid']}) " in result.err
+    assert f"\nprocess {shell['pid']} (sh -c" in (job.home / "hang-1.txt").read_text()
+
+
+def test_a_start_that_no_rank_joins_is_ended_and_the_next_goes_on(job: Job) -> None:
+    hangs_first = '[ "$OUTLIVE_INCARNATION" != 1 ] || exec sleep 1000; exec "$@"'
+    program = ["sh", "-c", hangs_first, "sh", *job.program()]
+    result = job.run("--join-timeout", "2s", "--on-hang", "restart", program=program)
+    assert result.status == 0, result.err
+    job.check()
+    failure = result.failure()
+    assert (failure["kind"], failure["place"], failure["version"]) == ("hang", "job", None)
+    assert "no rank has joined for 2.0 s" in failure["cause"], failure
+    (entry,) = result.report["hangs"]
+    assert entry["joining"] and entry["action"] == "restart", entry
+    assert entry["processes"][0]["command"] == "sleep 1000", entry
+    assert result.report["restarts"] == 1 and len(result.said("fresh")) == job.ranks
+
+
+def test_a_start_that_no_rank_joins_may_end_the_job(job: Job) -> None:
+    program = ["sh", "-c", "exec sleep 1000"]
+    result = job.run("--join-timeout", "2s", "--on-hang", "kill", program=program)
+    assert result.status == 81, result.err
+    (error,) = result.report["errors"]
+    assert error["code"] == "OL-509" and "hang-1.txt" in error["remedy"], error
+
+
 def stopped(job: Job) -> list[int]:
     """Ranks that are, by the file of the hang."""
     lines = (job.home / "hang-1.txt").read_text().splitlines()

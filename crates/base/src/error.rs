@@ -138,6 +138,8 @@ codes! {
     NoQuorum = 507, "membership cannot be decided";
     /// The ranks live and come no further.
     NoProgress = 508, "job makes no progress";
+    /// The command runs, and ranks do not join.
+    NotJoined = 509, "ranks do not join";
 
     /// A configuration file or variable cannot be understood.
     Config = 600, "configuration not understood";
@@ -169,7 +171,7 @@ impl Code {
             Code::RestartsExhausted => 79,
             Code::DiesAtOnce => 1,
             Code::NoValidCheckpoint => 80,
-            Code::NoProgress => 81,
+            Code::NoProgress | Code::NotJoined => 81,
             Code::CommandFailed => 127,
             Code::Internal => 70,
             _ => 69,

@@ -150,6 +150,13 @@ pub enum Command {
         /// The directory of the host's sockets
         dir: PathBuf,
     },
+    /// Looks at processes of a job's command (started by run)
+    #[command(hide = true)]
+    Look {
+        /// Processes, by number
+        #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+        processes: Vec<i32>,
+    },
     /// The agent of a node (started by its keeper)
     #[command(hide = true)]
     Agent {

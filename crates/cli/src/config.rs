@@ -170,6 +170,12 @@ pub const KEYS: &[Key] = &[
         "",
         "learnt: ten of the longest pauses between versions, 1min at least",
     ),
+    key(
+        BOUNDS,
+        "join-timeout",
+        "",
+        "2min, and it is told, whatever on-hang says",
+    ),
 ];
 
 /// Where a value comes from.
@@ -312,7 +318,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 53] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 54] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -367,6 +373,7 @@ impl Settings {
             ("drain-timeout", &self.drain_timeout),
             ("start-timeout", &self.start_timeout),
             ("hang-timeout", &self.hang_timeout),
+            ("join-timeout", &self.join_timeout),
         ]
     }
 }

@@ -118,6 +118,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Each { words } => outlive_launch::each::runner::run(&words),
         Command::Member { .. } => outlive_launch::each::member::serve(),
         Command::Relay { dir } => outlive_launch::hosts::relay::serve(&dir),
+        Command::Look { processes } => outlive_launch::look::answer(&processes),
         Command::Agent { .. } => service::agent(),
     }
 }

@@ -157,6 +157,10 @@ pub struct Settings {
     /// Time without a newer version after which the ranks make no progress (--on-hang)
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     pub hang_timeout: Option<String>,
+    /// Time for which no rank joins while the command runs and not all have, after which it is
+    /// told; if it is given, --on-hang holds too
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub join_timeout: Option<String>,
     #[command(flatten)]
     pub shared: SharedSettings,
     #[command(flatten)]

@@ -320,13 +320,20 @@ fn bounds(config: &Config) -> Result<Bounds> {
 fn hang(config: &Config, bounds: &Bounds) -> Result<HangRule> {
     let on = config.get("on-hang").parse();
     let least_ms = HANG_MIN.0.max(HANG_MIN.1 * bounds.heartbeat_ms);
+    let rule = HangRule::default();
+    let join_given = !config.get("join-timeout").is_empty();
     Ok(HangRule {
+        join_given,
+        join_ms: match join_given {
+            true => time(config, "join-timeout", least_ms)?,
+            false => rule.join_ms,
+        },
         on: on.map_err(|error| config.blame("on-hang", &error))?,
         bound_ms: match config.get("hang-timeout") {
             "" => None,
             _ => Some(time(config, "hang-timeout", least_ms)?),
         },
-        ..HangRule::default()
+        ..rule
     })
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use outlive_base::{Code, Entity, Error, JobName, Result, Version};
 use outlive_control::health::NodeHealth;
-use outlive_control::report::Report;
+use outlive_control::processes;
+use outlive_control::report::{HangEntry, Report};
 use outlive_control::slots::Offset;
 use outlive_control::units::{show_bytes, show_ms};
 use outlive_launch::delete;
@@ -252,20 +253,32 @@ fn reported(report: &Report, say: &mut dyn FnMut(&str, String)) {
         say("failure", format!("{}: {}", failure.place, failure.cause));
     }
     for hang in &report.hangs {
-        let since = hang.version.map_or_else(
-            || "before the first version".to_owned(),
-            |version| format!("after version {version}"),
-        );
-        let then = match hang.resumed_seconds {
-            Some(seconds) => format!("went on after {}", show_ms(seconds * 1e3)),
-            None => format!("no progress for {}", show_ms(hang.still_seconds * 1e3)),
-        };
-        say("hang", format!("{since}, {then}: {}", hang.file));
+        say("hang", hung(hang));
     }
     for error in &report.errors {
         let text = format!("{} {}: {}", error.code, error.entity, error.reason);
         say("error", text);
     }
+}
+
+/// A time in which the ranks came no further, or did not come.
+fn hung(hang: &HangEntry) -> String {
+    let since = match (hang.joining, hang.version) {
+        (true, _) => format!("incarnation {}", hang.incarnation),
+        (false, None) => "before the first version".to_owned(),
+        (false, Some(version)) => format!("after version {version}"),
+    };
+    let still = show_ms(hang.still_seconds * 1e3);
+    let then = match (hang.resumed_seconds, hang.joining) {
+        (Some(seconds), false) => format!("went on after {}", show_ms(seconds * 1e3)),
+        (Some(seconds), true) => format!("a rank joined after {}", show_ms(seconds * 1e3)),
+        (None, false) => format!("no progress for {still}"),
+        (None, true) => {
+            let does = processes::line(&hang.processes);
+            format!("ranks did not join for {still}, {does}")
+        }
+    };
+    format!("{since}, {then}: {}", hang.file)
 }
 
 /// Names, and what is said of them in a column of its own.

@@ -86,6 +86,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_DIES_AT_ONCE = 506
     integer, parameter, public :: OUTLIVE_E_NO_QUORUM = 507
     integer, parameter, public :: OUTLIVE_E_NO_PROGRESS = 508
+    integer, parameter, public :: OUTLIVE_E_NOT_JOINED = 509
     integer, parameter, public :: OUTLIVE_E_CONFIG = 600
     integer, parameter, public :: OUTLIVE_E_INTERNAL = 900
     !> What a version is to survive; each includes those before it.

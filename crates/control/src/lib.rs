@@ -18,6 +18,7 @@ pub mod health;
 pub mod inject;
 pub mod node;
 pub mod orders;
+pub mod processes;
 pub mod refused;
 pub mod report;
 pub mod scrubbing;

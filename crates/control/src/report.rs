@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use outlive_base::{Error, JobName};
 use serde::{Deserialize, Serialize};
 
+use crate::processes::Alike;
 use crate::scrubbing::ScrubEntry;
 use crate::standstill::OnHang;
 use crate::whereabouts::Group;
@@ -135,6 +136,12 @@ pub struct HangEntry {
     pub silent_nodes: Vec<u32>,
     /// The ranks came forward again after so many seconds of work; `None`: they did not.
     pub resumed_seconds: Option<f64>,
+    /// Not all ranks had joined: `places` is empty, and [`HangEntry::processes`] says more.
+    #[serde(default)]
+    pub joining: bool,
+    /// Processes of the command on the launcher's machine, those that are alike together.
+    #[serde(default)]
+    pub processes: Vec<Alike>,
 }
 
 /// A version that was not used.

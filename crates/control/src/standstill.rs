@@ -71,6 +71,11 @@ pub struct HangRule {
     pub bound_ms: Option<u64>,
     /// What is learnt is never shorter.
     pub least_ms: u64,
+    /// For how long no rank may join while the command runs and not all have.
+    pub join_ms: u64,
+    /// The owner has given that, so that what follows holds for it too. Else it is only told: who
+    /// works for long before it joins, or never does, is no failure.
+    pub join_given: bool,
     /// How long the stacks of the ranks are waited for.
     pub answer_ms: u64,
     /// Where they are written, for words.
@@ -85,6 +90,8 @@ impl Default for HangRule {
             on: OnHang::Report,
             bound_ms: None,
             least_ms: 60_000,
+            join_ms: 120_000,
+            join_given: false,
             answer_ms: 10_000,
             dir: String::new(),
             before: 0,
@@ -200,16 +207,25 @@ impl Judge {
 
     /// Gives the alarm if the bound has passed and it was not given yet: the bound.
     pub fn alarm(&mut self, rule: &HangRule) -> Option<Bound> {
-        let bound = self.bound(rule).filter(|_| !self.told)?;
-        let over = self.still >= bound.time;
+        let bound = self.bound(rule)?;
+        self.over(bound.time).then_some(bound)
+    }
+
+    /// The same with this bound.
+    pub fn over(&mut self, bound: Time) -> bool {
+        let over = !self.told && self.still >= bound;
         self.told |= over;
-        over.then_some(bound)
+        over
     }
 
     /// When the bound will have passed at the earliest.
     pub fn due(&self, rule: &HangRule) -> Option<Time> {
-        let bound = self.bound(rule).filter(|_| !self.told)?;
-        Some(self.seen + bound.time.since(self.still))
+        self.due_by(self.bound(rule)?.time)
+    }
+
+    /// The same with this bound.
+    pub fn due_by(&self, bound: Time) -> Option<Time> {
+        (!self.told).then(|| self.seen + bound.since(self.still))
     }
 }
 

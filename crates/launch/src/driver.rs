@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_channel::{Receiver, bounded, unbounded};
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
 use outlive_control::orders::{self, Notice, Order};
-use outlive_control::steering::Energy;
+use outlive_control::steering::{Energy, Wishes};
 use outlive_network as network;
 use outlive_planner::online::learned::Learned;
 
@@ -24,13 +24,14 @@ use crate::hangs::Hangs;
 use crate::hosts;
 use crate::jobs::{Job, utc};
 use crate::layout;
+use crate::look::Looks;
 use crate::nodes::{Happened, Nodes};
 use crate::places;
 use crate::record::{self, Recorder};
 use crate::reporter::Reporter;
 use crate::run::Run;
 use crate::segments::Segments;
-use crate::store::{self, Known, Store};
+use crate::store::{self, Store};
 use crate::timeline::{Timeline, summary_words};
 use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
@@ -85,14 +86,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
     let mut notes: Vec<Error> = unknown.into_iter().chain(store.take_notes()).collect();
     if let Some(wishes) = &mut set.auto {
-        match learned(&store) {
-            Ok(learned) => wishes.learned = learned,
-            Err(error) => notes.push(error),
-        }
-        match powers(&store) {
-            Ok(powers) => wishes.energy = powers,
-            Err(error) => notes.push(error),
-        }
+        notes.extend(recall(wishes, &store));
     }
     let known = store.job().key_hash;
     let (key, job_hash) = store.key(set.fresh, run.hosts.is_none())?;
@@ -113,6 +107,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         job_hash,
         launcher: endpoint.local_addr(),
     };
+    let looks = Looks::new(happened_to.clone());
     let mut fleet = lives.nodes(machines, happened_to)?;
     domains::settle(&mut run.settings, &mut *fleet, &run.timeline);
     let recipe = Recipe {
@@ -148,6 +143,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         ),
         segments: Segments::start(store.dir()),
         hangs,
+        looks,
         supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
         store,
         watcher,
@@ -194,6 +190,18 @@ fn begin_files(run: &Run) -> Result<()> {
         Some(path) => record::metrics::begin(path, &set.job),
         None => Ok(()),
     }
+}
+
+/// Adds what earlier runs have learned; what of that is not used.
+fn recall(wishes: &mut Wishes, store: &Store) -> impl Iterator<Item = Error> + use<> {
+    let (learned, powers) = (learned(store), powers(store));
+    let notes = [
+        learned.as_ref().err().cloned(),
+        powers.as_ref().err().cloned(),
+    ];
+    wishes.learned = learned.unwrap_or(std::mem::take(&mut wishes.learned));
+    wishes.energy = powers.unwrap_or(wishes.energy);
+    notes.into_iter().flatten()
 }
 
 /// What earlier runs have learned; nonsense is named and not used.
@@ -317,6 +325,7 @@ struct Driver {
     segments: Segments,
     /// Writes down where the ranks are if they stand still.
     hangs: Hangs,
+    looks: Looks,
     /// The last look at the report, the last write, and what was written.
     reported: Instant,
     written_at: Instant,
@@ -384,6 +393,9 @@ impl Driver {
                 Ok(Happened::Line(line, heard)) => {
                     let inputs = self.fleet.heard(line, heard);
                     inputs.into_iter().for_each(|input| self.tell(input));
+                }
+                Ok(Happened::Looked(number, found)) => {
+                    self.tell(Input::CommandSeen { number, found });
                 }
                 Err(_) => {}
             },
@@ -557,15 +569,12 @@ impl Driver {
                     self.tell(Input::Refused { error });
                 }
             }
-            Action::RecordHistory { history } => {
-                let history = history.map(|(incarnation, version)| Known {
-                    incarnation,
-                    version,
-                });
-                self.store.record_history(history);
-            }
+            Action::RecordHistory { history } => self.store.record_history(history),
             Action::RecordLearned(learned) => self.store.record_learned(learned),
             Action::WriteStacks { number, text } => self.hangs.write(number, text),
+            Action::LookAtCommand { number, within_ms } => {
+                self.looks.begin(number, self.fleet.pids(), within_ms);
+            }
             Action::Coordinate(ask) => {
                 if let Some(link) = &self.coordinator {
                     link.send(&ask);

@@ -138,12 +138,13 @@ pub(crate) fn write(what: &impl Serialize) -> Result<String> {
         .map_err(|error| Error::internal(format!("word for a host: {error}")))
 }
 
-/// What a line says; `None` if it is somebody else's.
+/// What a line says; `None` if it is somebody else's. What a login shell has said before without
+/// an end of its line stands before the mark.
 ///
 /// # Errors
 /// [`Code::PeerVersion`] if it has the mark and cannot be understood.
 pub(crate) fn read<T: DeserializeOwned>(line: &str) -> Result<Option<T>> {
-    let Some(text) = line.trim_end().strip_prefix(MARK) else {
+    let Some((_, text)) = line.trim_end().split_once(MARK) else {
         return Ok(None);
     };
     serde_json::from_str(text).map(Some).map_err(|error| {
@@ -174,6 +175,9 @@ mod tests {
         ] {
             assert!(read::<ToHost>(other).unwrap().is_none(), "{other}");
         }
+        let after = format!("Welcome! {line}");
+        let back: Option<ToHost> = read(&after).unwrap();
+        assert!(matches!(back, Some(ToHost::Fence { pids }) if pids == [1, 2]));
         let error = read::<FromHost>("outlive-host/1 {\"Grow\":1}\n").unwrap_err();
         assert_eq!(error.code(), Code::PeerVersion);
     }

@@ -9,6 +9,7 @@
 //! anything else runs there); the driver never waits for a host.
 
 pub mod address;
+mod advice;
 mod answer;
 mod call;
 mod common;
@@ -330,7 +331,7 @@ impl Hosts {
         let said = if words.is_empty() {
             String::new()
         } else {
-            format!(": {words}")
+            format!(": {}", advice::with(&words))
         };
         let fencing = self.fencing.contains_key(&(node, epoch));
         match (call.purpose, call.stage) {

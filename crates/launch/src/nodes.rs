@@ -7,6 +7,7 @@ use std::path::Path;
 
 use outlive_base::{NodeId, Rank, Result, Time};
 use outlive_control::ended::Ended;
+use outlive_control::processes::Process;
 use outlive_control::supervisor::{Input, Storage};
 
 use crate::each::Way;
@@ -20,6 +21,8 @@ pub enum Happened {
     Seen(Seen),
     /// A line to a host, by its number, brought it.
     Line(u64, Heard),
+    /// What the command's processes do, by the number of the look.
+    Looked(u32, Vec<Process>),
 }
 
 impl From<Seen> for Happened {

@@ -43,6 +43,17 @@ pub fn tie(command: &mut Command) {
     unsafe { command.pre_exec(move || follow(parent)) };
 }
 
+/// Lets the child of `command` have a session of its own: no terminal, and none of its signals.
+pub(crate) fn detach(command: &mut Command) {
+    // SAFETY: it only makes a system call and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            rustix::process::setsid()?;
+            Ok(())
+        })
+    };
+}
+
 /// In the child: it ends when its parent does.
 fn follow(parent: Pid) -> std::io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;

@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outlive_base::{Code, Entity, Error, JobName, NodeId, Result, count};
+use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result, Version, count};
 use outlive_control::steering::Powers;
 use outlive_network::JobKey;
 use outlive_objects::ObjectStoreUrl;
@@ -263,7 +263,11 @@ impl Store {
     /// Remembers the newest version that is known to have been stable; `None`: the owner began
     /// anew. This, and what follows, is written by a thread of its own: a disk that is slow
     /// holds up nobody, and what could not be written is told by [`Store::not_recorded`].
-    pub fn record_history(&mut self, history: Option<Known>) {
+    pub fn record_history(&mut self, history: Option<(Incarnation, Version)>) {
+        let history = history.map(|(incarnation, version)| Known {
+            incarnation,
+            version,
+        });
         if self.job.history != history {
             self.job.history = history;
             self.writer.later(self.job.clone());

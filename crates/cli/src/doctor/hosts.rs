@@ -22,6 +22,8 @@ use crate::{machines, output};
 
 /// What is written and synced to see how long that takes, in bytes.
 const WRITTEN: usize = 4 << 20;
+/// The same where all hosts write at once.
+const WRITTEN_SHARED: usize = 1 << 20;
 /// A sync that takes longer holds up each checkpoint.
 const SYNC_SLOW: Duration = Duration::from_secs(1);
 /// Locked memory that network libraries with direct access want, in bytes.
@@ -37,6 +39,8 @@ struct Findings {
     schema: &'static str,
     grade: Grade,
     hosts: Vec<OfHost>,
+    /// What was found on this machine for all of them.
+    checks: Vec<Check>,
 }
 
 #[derive(Serialize)]
@@ -118,23 +122,29 @@ pub fn run(options: &DoctorOptions, config: &Config) -> Result<u8> {
     let answers = preflight::examine::<Vec<Check>>(&request)?;
     let names = source.hosts().iter().map(|host| host.name.clone());
     let hosts: Vec<OfHost> = names.zip(answers).map(OfHost::new).collect();
+    // Agents have their credentials from this machine.
+    let checks: Vec<Check> = super::object_store(config).into_iter().collect();
     let grade = hosts.iter().map(|host| host.grade).max();
-    let grade = grade.unwrap_or(Grade::Ok);
+    let grade = grade.unwrap_or(Grade::Ok).max(worst(&checks));
     if options.json {
         output::json(&Findings {
             schema: "outlive.doctor-hosts/1",
             grade,
             hosts,
+            checks,
         })?;
     } else {
-        output::text(&text(&hosts))?;
+        output::text(&text(&hosts, &checks))?;
     }
     Ok(status(grade))
 }
 
 /// What asks for a remedy, each with the hosts where it was found; then how many hosts there are.
-fn text(hosts: &[OfHost]) -> String {
-    let mut found: Vec<(&Check, Vec<&str>)> = Vec::new();
+fn text(hosts: &[OfHost], here: &[Check]) -> String {
+    let bad_here = here.iter().filter(|check| check.grade != Grade::Ok);
+    let mut found: Vec<(&Check, Vec<&str>)> = bad_here
+        .map(|check| (check, vec!["this machine"]))
+        .collect();
     for host in hosts {
         for bad in host.checks.iter().filter(|check| check.grade != Grade::Ok) {
             let same = |known: &&mut (&Check, Vec<&str>)| *known.0 == *bad;
@@ -287,13 +297,14 @@ pub fn look(question: &Question) -> Vec<Check> {
         locked(),
         name(),
         super::sockets(),
-        storage(&question.node_storage),
+        storage(NODE_STORAGE, &question.node_storage, WRITTEN),
     ];
     let shared = same_store(question);
     if shared.grade == Grade::Ok {
         checks.extend([
             super::direct(&question.store),
             super::locks(&question.store),
+            storage(SHARED_STORAGE, &question.store, WRITTEN_SHARED),
         ]);
     }
     checks.push(shared);
@@ -360,39 +371,49 @@ fn same_store(question: &Question) -> Check {
     }
 }
 
-/// The host's own directory: room, and how long it takes until bytes are durable.
-fn storage(dir: &Path) -> Check {
+/// A place where versions are kept: what it is called, and what helps if it takes nothing or is
+/// slow.
+type Place = (&'static str, &'static str, &'static str);
+
+const NODE_STORAGE: Place = (
+    "node storage",
+    "choose another --node-storage, or make room and let this user write there",
+    "free space there, or choose a faster --node-storage",
+);
+const SHARED_STORAGE: Place = (
+    "shared writes",
+    "choose another --store, or make room and let this user write there",
+    "free space there; what the level shared costs then: outlive bench tiers; --shared-rate keeps \
+     jobs from each other's way",
+);
+
+/// A directory: room, and how long it takes until bytes are durable.
+fn storage((name, if_refused, if_slow): Place, dir: &Path, bytes: usize) -> Check {
     let at = existing(dir);
     let begun = Instant::now();
     let written = scratch(&at, OFlags::empty())
         .map_err(io::Error::from)
         .and_then(|file| {
             let mut file = fs::File::from(file);
-            file.write_all(&vec![0x5a; WRITTEN])?;
+            file.write_all(&vec![0x5a; bytes])?;
             file.sync_all()
         });
     let took = begun.elapsed();
     if let Err(error) = written {
         let found = format!("{} takes nothing: {error}", at.display());
-        let remedy = "choose another --node-storage, or make room and let this user write there";
-        return check("node storage", Grade::Fail, found, remedy);
+        return check(name, Grade::Fail, found, if_refused);
     }
     let free = rustix::fs::statvfs(&at).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
     let found = format!(
         "{}: {} free, {} written and synced in {}",
         at.display(),
         show_bytes(free),
-        show_bytes(WRITTEN as u64),
+        show_bytes(bytes as u64),
         show_ms(took.as_secs_f64() * 1e3)
     );
     let grade = match free < 1 << 30 || took > SYNC_SLOW {
         true => Grade::Warn,
         false => Grade::Ok,
     };
-    check(
-        "node storage",
-        grade,
-        found,
-        "free space there, or choose a faster --node-storage",
-    )
+    check(name, grade, found, if_slow)
 }

@@ -166,6 +166,7 @@ fn nonsense_is_refused() {
         &["--on-nothing-usable", "wait"],
         &["--on-hang", "wait"],
         &["--hang-timeout", "900ms"],
+        &["--join-timeout", "900ms"],
         &[
             "--hang-timeout",
             "3s",

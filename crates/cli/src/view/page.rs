@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use outlive_base::count;
+use outlive_control::processes;
 use outlive_control::report::{ErrorEntry, FailureEntry, PolicyEntry, Report};
 use outlive_control::units::{show_bytes, show_ms};
 use outlive_control::whereabouts;
@@ -211,12 +212,21 @@ fn hangs(body: &mut String, report: &Report) {
     body.push_str("<section>\n<h2>No progress</h2>\n");
     table_head(
         body,
-        &["At", "Since version", "For", "Where the ranks were"],
+        &[
+            "At",
+            "Since version",
+            "For",
+            "Where the ranks were, or the command",
+        ],
     );
     for hang in &report.hangs {
         let version = hang
             .version
             .map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let places = match hang.joining {
+            true => format!("no rank joined: {}", processes::line(&hang.processes)),
+            false => whereabouts::line(&hang.places),
+        };
         let after = match hang.resumed_seconds {
             Some(seconds) => format!("went on after {}", show_seconds(seconds)),
             None => format!("what was done: {}", hang.action.name()),
@@ -227,7 +237,7 @@ fn hangs(body: &mut String, report: &Report) {
              <td>{}<br><small>{after}; all stacks: {}</small></td></tr>",
             show_seconds(hang.at_seconds),
             show_seconds(hang.still_seconds),
-            escape(&whereabouts::line(&hang.places)),
+            escape(&places),
             escape(&hang.file)
         );
     }
@@ -427,6 +437,7 @@ fn events(body: &mut String, run: &Run) {
 
 #[cfg(test)]
 mod tests {
+    use outlive_control::processes::Alike;
     use outlive_control::report::HangEntry;
 
     use super::*;
@@ -485,6 +496,23 @@ mod tests {
         });
         assert!(hung.contains("<h2>No progress</h2>") && hung.contains("&lt;hang&gt;-1.txt"));
         well_formed(&hung);
+        let waits = Alike {
+            command: "ssh <n3>".to_owned(),
+            count: 1,
+            does: "waiting in read".to_owned(),
+            ..Alike::default()
+        };
+        report.hangs[0] = HangEntry {
+            joining: true,
+            processes: vec![waits],
+            ..HangEntry::default()
+        };
+        let awaited = html(&Seen {
+            report: report.clone(),
+            run: None,
+        });
+        assert!(awaited.contains("no rank joined: ssh &lt;n3&gt; (0) waiting in read"));
+        well_formed(&awaited);
         report.hangs.clear();
         report.failures.clear();
         report.incarnations.clear();

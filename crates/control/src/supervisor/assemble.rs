@@ -30,6 +30,7 @@ impl Supervisor {
         self.check_silence(now);
         self.check_apart(now);
         self.check_hang(now);
+        self.check_joining(now);
         self.check_bounds(now);
         self.speak(now);
         self.step(now);
@@ -276,6 +277,7 @@ impl Supervisor {
         self.newest_offered = opened.restored;
         self.pace = Pace::new(now);
         self.judge.started();
+        self.joining.started();
         for slot in self.slots.values_mut() {
             slot.replaced = false;
         }

@@ -82,6 +82,7 @@ impl Supervisor {
             what: match found.place {
                 // Why has been said.
                 Site::Hang => "the ranks are ended".to_owned(),
+                Site::Start => "the command is ended".to_owned(),
                 place => format!("{place} lost: {}", found.cause),
             },
             suspected_ms: found.suspected_ms(),
@@ -281,7 +282,7 @@ impl Supervisor {
         self.open.iter().position(|(open, at)| match (open, place) {
             (Site::Command, _) => recent(*at),
             // Its ranks, which are being ended.
-            (Site::Hang, Site::Rank(_)) | (_, Site::Command) => true,
+            (Site::Hang | Site::Start, Site::Rank(_)) | (_, Site::Command) => true,
             (Site::Rank(rank), Site::Node(node, _)) => {
                 let there = self.node_of(*rank) == Some(node);
                 recent(*at) && (there || self.collateral.contains(rank))
@@ -290,7 +291,7 @@ impl Supervisor {
             (Site::Node(node, _), Site::Rank(rank)) => self.node_of(rank) == Some(*node),
             (Site::Node(a, x), Site::Node(b, y)) => *a == b && *x == y,
             // It is found of ranks that run, before anything else is.
-            (Site::Hang, _) | (_, Site::Hang) => false,
+            (Site::Hang | Site::Start, _) | (_, Site::Hang | Site::Start) => false,
         })
     }
 
@@ -388,7 +389,7 @@ impl Found {
     }
 
     fn exit_status(&self, command: Option<Ended>) -> u8 {
-        if self.place == Site::Hang {
+        if matches!(self.place, Site::Hang | Site::Start) {
             return Code::NoProgress.exit_status();
         }
         let failed = |ended: &Ended| !ended.is_success();
@@ -420,6 +421,11 @@ impl Found {
                 Entity::Job(job.to_string()),
                 "look where its ranks are, in the file of their stacks",
             ),
+            Site::Start => (
+                Code::NotJoined,
+                Entity::Job(job.to_string()),
+                "look what the command's processes did, in the file of their stacks",
+            ),
         };
         Error::new(code, entity, self.cause.clone(), remedy)
     }
@@ -431,13 +437,13 @@ impl Site {
             Site::Node(..) => "node",
             Site::Rank(_) => "rank",
             Site::Command => "command",
-            Site::Hang => "hang",
+            Site::Hang | Site::Start => "hang",
         }
     }
     const fn weight(self) -> u8 {
         match self {
             Site::Node(..) => 2,
-            Site::Rank(_) | Site::Hang => 1,
+            Site::Rank(_) | Site::Hang | Site::Start => 1,
             Site::Command => 0,
         }
     }
@@ -449,7 +455,7 @@ impl std::fmt::Display for Site {
             Site::Node(node, _) => write!(f, "node:{}", node.0),
             Site::Rank(rank) => write!(f, "rank:{}", rank.0),
             Site::Command => f.write_str("command"),
-            Site::Hang => f.write_str("job"),
+            Site::Hang | Site::Start => f.write_str("job"),
         }
     }
 }

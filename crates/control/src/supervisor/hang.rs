@@ -49,14 +49,15 @@ impl Supervisor {
         let most = Time::from_ms(self.set.look_ms * LOOKS);
         let at_work = self.is_at_work();
         self.judge.pass(now, most, at_work);
+        let awaits = self.awaits_ranks();
+        self.joining.pass(now, most, awaits);
     }
 
     fn is_at_work(&self) -> bool {
-        let speaks = |slot: &NodeSlot| slot.is_up() && slot.suspected.is_none() && !slot.held;
         self.is_alive()
             && self.is_running()
             && self.unexplained.is_empty()
-            && self.slots.values().all(speaks)
+            && self.slots.values().all(NodeSlot::speaks)
             && self.slots.values().any(|slot| !slot.ranks.is_empty())
     }
 
@@ -65,8 +66,10 @@ impl Supervisor {
         let inquiry = self.inquiry.as_ref();
         let answers = inquiry.map(|it| it.again.min(self.answers_until(it)));
         let due = self.judge.due(&self.set.hang);
-        let due = due.filter(|_| inquiry.is_none() && self.is_at_work());
-        due.into_iter().chain(answers).min().unwrap_or(Time::NEVER)
+        let free = inquiry.is_none() && self.look.is_none();
+        let due = due.filter(|_| free && self.is_at_work());
+        let joining = self.next_joining();
+        due.into_iter().chain(answers).fold(joining, Time::min)
     }
 
     fn answers_until(&self, inquiry: &Inquiry) -> Time {
@@ -76,6 +79,7 @@ impl Supervisor {
     /// Looks whether the job stands still, and whether all is known that can be of that.
     pub(super) fn check_hang(&mut self, now: Time) {
         if self.inquiry.is_none()
+            && self.look.is_none()
             && self.is_at_work()
             && let Some(bound) = self.judge.alarm(&self.set.hang)
         {
@@ -92,11 +96,10 @@ impl Supervisor {
     }
 
     fn inquire(&mut self, now: Time, bound: Bound) {
-        let hangs = &mut self.report.hangs;
-        let number = self.set.hang.before + hangs.len() as u32 + 1;
-        hangs.push(HangEntry {
+        let number = self.next_hang_number();
+        self.report.hangs.push(HangEntry {
             number,
-            file: format!("{}/{}", self.set.hang.dir, file_name(number)),
+            file: self.hang_path(number),
             incarnation: self.last_incarnation,
             version: self.newest_offered.map(|version| version.0),
             at_seconds: now.as_secs(),
@@ -114,6 +117,19 @@ impl Supervisor {
             found: BTreeMap::new(),
             bound,
         });
+    }
+
+    pub(super) fn next_hang_number(&self) -> u32 {
+        self.set.hang.before + self.report.hangs.len() as u32 + 1
+    }
+
+    pub(super) fn hang_path(&self, number: u32) -> String {
+        format!("{}/{}", self.set.hang.dir, file_name(number))
+    }
+
+    /// The last standstill of ranks.
+    fn last_still(&mut self) -> Option<&mut HangEntry> {
+        self.report.hangs.iter_mut().rfind(|entry| !entry.joining)
     }
 
     /// Asks the nodes that have not answered.
@@ -220,7 +236,7 @@ impl Supervisor {
             return;
         };
         let seconds = still.as_secs();
-        if let Some(entry) = self.report.hangs.last_mut() {
+        if let Some(entry) = self.last_still() {
             entry.resumed_seconds = Some(seconds);
         }
         // Else it is said after that it stood still.

@@ -20,6 +20,7 @@ mod endings;
 mod faults;
 mod hang;
 mod injections;
+mod joining;
 mod members;
 mod notices;
 mod routine;
@@ -99,6 +100,8 @@ enum Site {
     Command,
     /// All ranks: they stand still.
     Hang,
+    /// A start of the command: ranks do not join.
+    Start,
 }
 
 /// A slot's holder.
@@ -204,6 +207,9 @@ pub struct Supervisor {
     judge: Judge,
     /// Where ranks are asked to be, of a job that stands still.
     inquiry: Option<hang::Inquiry>,
+    /// For how long ranks have been awaited, and what is being found out about that.
+    joining: Judge,
+    look: Option<joining::Look>,
     /// The nodes that have captured a version, and the longest time a rank was blocked, until
     /// all have.
     capturing: Option<steered::Capturing>,
@@ -282,6 +288,8 @@ impl Supervisor {
             pace: apart::Pace::new(now),
             judge: Judge::new(now),
             inquiry: None,
+            joining: Judge::new(now),
+            look: None,
             capturing: None,
             steering: steered::begin(&set, now),
             course: course::Course::default(),
@@ -362,6 +370,7 @@ impl Supervisor {
             } => self.on_fenced(now, node, epoch, complete),
             Input::CommandEnded { ended } => self.on_command_ended(now, ended),
             Input::CommandFailed { error } => self.on_command_failed(now, error),
+            Input::CommandSeen { number, found } => self.on_command_seen(number, found),
             Input::TreeEnded => self.on_tree_ended(now),
             Input::RankGone { rank, pid, ended } => self.on_rank_gone(now, rank, pid, ended),
             Input::Interrupt {
@@ -477,5 +486,10 @@ impl NodeSlot {
 
     fn is_up(&self) -> bool {
         self.state == NodeSlotState::Up
+    }
+
+    /// Its agent is heard and holds no rank.
+    fn speaks(&self) -> bool {
+        self.is_up() && self.suspected.is_none() && !self.held
     }
 }

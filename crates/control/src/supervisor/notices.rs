@@ -264,6 +264,7 @@ impl Supervisor {
         self.actions
             .push_back(Action::WatchRank { node, rank, pid });
         self.judge.moved();
+        self.one_more_joined();
         true
     }
 

@@ -187,7 +187,7 @@ impl Supervisor {
             return;
         };
         let lost = match place {
-            Site::Rank(_) | Site::Command | Site::Hang => Lost::Process,
+            Site::Rank(_) | Site::Command | Site::Hang | Site::Start => Lost::Process,
             // Of its storage its loss has told.
             Site::Node(..) => Lost::Memory,
         };

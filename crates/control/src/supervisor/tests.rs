@@ -6,6 +6,7 @@ mod endings;
 mod failures;
 mod hangs;
 mod injections;
+mod joining;
 mod preempted;
 mod silences;
 mod views;
@@ -51,6 +52,8 @@ pub(super) struct World {
     pub held: BTreeSet<NodeId>,
     /// Nodes that do not say where their ranks are.
     pub blind: BTreeSet<NodeId>,
+    /// Nobody says what the command's processes do.
+    pub unseen: bool,
     /// What agents that are told of a fault say of it; `None`: nothing.
     pub injected: Option<Result<(), Error>>,
 }
@@ -61,7 +64,14 @@ pub(super) fn settings(nodes: u32) -> Settings {
 
 impl World {
     pub fn new(set: Settings, ranks: u32) -> World {
-        let mut world = World {
+        let mut world = World::before(set, ranks);
+        world.pump();
+        world
+    }
+
+    /// A world in which nothing was carried out yet.
+    pub fn before(set: Settings, ranks: u32) -> World {
+        World {
             nodes: set.nodes,
             sup: Supervisor::new(set, Time::ZERO),
             now: Time::ZERO,
@@ -81,10 +91,9 @@ impl World {
             outside: BTreeSet::new(),
             held: BTreeSet::new(),
             blind: BTreeSet::new(),
+            unseen: false,
             injected: Some(Ok(())),
-        };
-        world.pump();
-        world
+        }
     }
 
     /// A world in which the job runs.
@@ -234,6 +243,13 @@ impl World {
         }
     }
 
+    pub fn join(&mut self, rank: u32) {
+        let node = NodeId(rank * self.nodes / self.ranks);
+        let (ranks, pid) = (self.ranks, self.pid(rank));
+        let rank = Rank(rank);
+        self.say(node, Notice::RankUp { rank, ranks, pid });
+    }
+
     fn answer(&mut self, action: Action) {
         match action {
             Action::StartNode { node, epoch, .. } => {
@@ -256,17 +272,12 @@ impl World {
             }
             Action::StartCommand { .. } if !self.silent_ranks => {
                 for rank in 0..self.ranks {
-                    let node = NodeId(rank * self.nodes / self.ranks);
-                    let (ranks, pid) = (self.ranks, self.pid(rank));
-                    self.say(
-                        node,
-                        Notice::RankUp {
-                            rank: Rank(rank),
-                            ranks,
-                            pid,
-                        },
-                    );
+                    self.join(rank);
                 }
+            }
+            Action::LookAtCommand { number, .. } if !self.unseen => {
+                let found = joining::processes();
+                self.tell(Input::CommandSeen { number, found });
             }
             Action::EndCommand { .. } if !self.stubborn => {
                 let ended = Ended::Signal(9);

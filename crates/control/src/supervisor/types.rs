@@ -1,6 +1,7 @@
 //! What goes into the supervisor and what comes out.
 
 use crate::orders::{Bounds, LevelSetting, Notice, Order, Policy};
+use crate::processes::Process;
 use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
 
 use serde::{Deserialize, Serialize};
@@ -265,6 +266,13 @@ pub enum Input {
         /// Why.
         error: Error,
     },
+    /// What the command's processes are doing ([`Action::LookAtCommand`]).
+    CommandSeen {
+        /// The number of the look.
+        number: u32,
+        /// Those on the launcher's machine, parents before their children.
+        found: Vec<Process>,
+    },
     /// No process of the command is left ([`Action::EndCommand`]).
     TreeEnded,
     /// A registered rank's process ended, seen by the launcher itself.
@@ -398,6 +406,13 @@ pub enum Action {
         number: u32,
         /// For people.
         text: String,
+    },
+    /// Look at the command's processes on this machine; answer [`Input::CommandSeen`].
+    LookAtCommand {
+        /// The number of the look.
+        number: u32,
+        /// How long that may take, in milliseconds.
+        within_ms: u64,
     },
     /// Say this to the coordinator of the shared storage.
     Coordinate(Ask),

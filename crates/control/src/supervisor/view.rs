@@ -176,7 +176,8 @@ impl Supervisor {
             return None;
         }
         let still = crate::units::show_ms(self.judge.still().as_ms());
-        let file = self.report.hangs.last().map_or("", |entry| &*entry.file);
+        let last = self.report.hangs.iter().rfind(|entry| !entry.joining);
+        let file = last.map_or("", |entry| &*entry.file);
         let name = file.rsplit('/').next().unwrap_or_default();
         Some(format!("progress: none for {still}, see {name}"))
     }
@@ -184,13 +185,17 @@ impl Supervisor {
     fn missing_ranks(&self) -> String {
         let joined: usize = self.slots.values().map(|slot| slot.ranks.len()).sum();
         let here = joined + self.left.len();
-        match self.ranks_total {
+        let mut words = match self.ranks_total {
             Some(ranks) => {
                 let missing = (ranks as usize).saturating_sub(here);
                 format!("{} of {ranks} to join", count(missing as u64, "rank"))
             }
             None => "the first rank to join".to_owned(),
+        };
+        if let Some(long) = self.awaited_long() {
+            words += &format!(": {long}");
         }
+        words
     }
 }
 

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use super::words::{GRACE, MEMBER_GONE, Start, ToMember};
 use crate::process::{self, Group};
 use crate::watch::{Seen, Watcher};
-use crate::{input, layout};
+use crate::{input, layout, threads};
 
 /// Longest line that may come: variables of an environment, most of all.
 const LINE_BYTES_MAX: u64 = 1 << 24;
@@ -48,7 +48,7 @@ pub fn serve() -> Result<u8> {
     let me = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(me))
         .map_err(|error| Error::internal(format!("subreaper: {error}")))?;
-    thread("from runner", {
+    threads::start("from runner", {
         let to = to.clone();
         move || hear(&to)
     })?;
@@ -57,7 +57,7 @@ pub fn serve() -> Result<u8> {
     };
     if let Some(path) = &start.host {
         let host = living(path)?;
-        thread("host", move || {
+        threads::start("host", move || {
             wait(&host);
             let _ = to.send(Woken::End("the node of the job here has ended"));
         })?;
@@ -65,14 +65,6 @@ pub fn serve() -> Result<u8> {
     let lease = Duration::from_millis(start.lease_ms);
     let process = process::spawn(command(*start), Group::Own, true)?;
     Ok(follow(&woken, process.pid, lease))
-}
-
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map(drop)
-        .map_err(|error| Error::internal(format!("thread {name}: {error}")))
 }
 
 fn hear(to: &Sender<Woken>) {

@@ -19,7 +19,7 @@ use super::words::{GRACE, Start, ToMember};
 use super::{Plan, VARIABLE, Way, own};
 use crate::process::{self, Group, Process};
 use crate::watch::{Seen, Watcher};
-use crate::{input, sys};
+use crate::{input, sys, threads};
 
 /// Words that may wait for a member, which ends if none comes.
 const QUEUE: usize = 64;
@@ -122,10 +122,7 @@ fn begin(plan: &Plan, node: usize, way: &Way, words: &[OsString]) -> Result<Memb
     // Of a session of its own: a signal for the group would cut the way before it is told.
     let process = process::spawn(command, Group::Session, true)?;
     let (to, says) = bounded::<String>(QUEUE);
-    let thread = std::thread::Builder::new().name("to a node".into());
-    thread
-        .spawn(move || write_all(ours, &says))
-        .map_err(|error| Error::internal(format!("thread: {error}")))?;
+    threads::start("to a node", move || write_all(ours, &says))?;
     let own_variables = variables.map(|(name, value)| (name.into(), value.into()));
     let elsewhere = std::env::vars_os().filter(|(name, _)| means_something_elsewhere(name));
     let sent = elsewhere.filter(|_| way.keeps_secrets).chain(own_variables);

@@ -75,6 +75,8 @@ impl HostFile {
 
 fn parse(text: &str, path: &Path) -> Result<Vec<Host>> {
     let mut hosts = Vec::new();
+    // Editors of Windows begin files so.
+    let text = text.trim_start_matches('\u{feff}');
     for (at, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default();
         let mut words = line.split_whitespace();
@@ -137,7 +139,10 @@ impl Source for HostFile {
     fn shell(&self, host: &Host, words: &[String]) -> Command {
         let mut command = Command::new(&self.shell[0]);
         let words: Vec<String> = words.iter().map(|word| source::quoted(word)).collect();
+        // Nobody answers a question: a window that asks for a password would be waited for.
         command
+            .env("SSH_ASKPASS_REQUIRE", "never")
+            .env_remove("SSH_ASKPASS")
             .args(&self.shell[1..])
             .arg(&host.name)
             .arg(format!("exec {}", words.join(" ")));
@@ -201,6 +206,11 @@ mod tests {
             ("fd00::7", Some(1)),
         ];
         assert_eq!(seen, expected);
+        // As Windows writes it, with tabs.
+        let text = "\u{feff}# cluster\r\nn1\tslots=4\t# the first\r\n\r\nn2:2\r\n  \r\n";
+        let hosts = parse(text, Path::new("hosts")).unwrap();
+        let seen: Vec<_> = hosts.iter().map(|it| (&*it.name, it.slots)).collect();
+        assert_eq!(seen, [("n1", Some(4)), ("n2", Some(2))]);
         for bad in [
             "n1 slots=0",
             "n1 slots=x",

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use outlive_base::{Code, Entity, Error, Result};
@@ -13,11 +14,15 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::host_words::{self as words, FromHost, Heard, LINE_BYTES_MAX, ToHost};
 use crate::nodes::Happened;
 use crate::process::{self, Group, Process};
+use crate::threads;
 
 /// Words that may wait to be written; a host that takes none is given up by its lease.
 const QUEUE: usize = 1024;
 /// What is kept of the last thing that the program said of itself, in characters.
 const LAST_WORDS_MAX: usize = 300;
+/// How much later than its words for us the program's words for people may end. What it has started
+/// (a master connection of ssh) may hold them for longer.
+const LAST_WORDS_WITHIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(super) struct Line {
@@ -46,11 +51,20 @@ impl Line {
         let process = process::spawn(command, Group::Session, true)?;
         let (to, words) = bounded(QUEUE);
         let last_words = Arc::new(Mutex::new(String::new()));
-        thread("to a host", move || write_all(ours_out, &words))?;
+        threads::start("to a host", move || write_all(ours_out, &words))?;
         let kept = Arc::clone(&last_words);
-        thread("host's errors", move || pass_on(ours_err, &kept))?;
+        let (saying, said_all) = bounded::<()>(0);
+        threads::start("host's errors", move || {
+            pass_on(ours_err, &kept);
+            drop(saying);
+        })?;
         let events = events.clone();
-        thread("from a host", move || read_all(ours_in, number, &events))?;
+        threads::start("from a host", move || {
+            read_all(ours_in, number, &events);
+            // Why it has ended is known when that is told.
+            let _ = said_all.recv_timeout(LAST_WORDS_WITHIN);
+            let _ = events.send(Happened::Line(number, Heard::End));
+        })?;
         Ok(Line {
             process,
             to: Some(to),
@@ -80,14 +94,6 @@ impl Line {
             .unwrap_or_else(PoisonError::into_inner);
         words.clone()
     }
-}
-
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map(drop)
-        .map_err(|error| Error::internal(format!("thread {name}: {error}")))
 }
 
 fn write_all(to: OwnedFd, words: &Receiver<String>) {
@@ -125,7 +131,6 @@ fn read_all(from: OwnedFd, number: u64, events: &Sender<Happened>) {
             return;
         }
     }
-    let _ = events.send(Happened::Line(number, Heard::End));
 }
 
 /// The next line, of bounded length; `None` at the end.
@@ -145,4 +150,36 @@ pub(super) fn next_line(from: &mut impl BufRead) -> Result<Option<String>> {
         ));
     }
     Ok((read > 0).then(|| String::from_utf8_lossy(&bytes).trim_end().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was said last when the end is told.
+    fn ends(script: &str) -> String {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let (to, happened) = crossbeam_channel::unbounded();
+        let line = Line::open(command, 7, &to).unwrap();
+        let said = loop {
+            let next = happened.recv_timeout(Duration::from_secs(60)).unwrap();
+            if matches!(next, Happened::Line(7, Heard::End)) {
+                break line.last_words();
+            }
+        };
+        // What holds its words is of its session.
+        let group = rustix::process::Pid::from_raw(line.process.pid as i32).unwrap();
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        said
+    }
+
+    #[test]
+    fn the_last_words_are_there_when_the_end_is_told() {
+        // Its words for us end before those for people.
+        let said = ends("exec >&-; sleep 0.05; echo first >&2; echo last >&2");
+        assert_eq!(said, "last");
+        // Something else holds these, for longer than anybody waits.
+        assert_eq!(ends("echo first >&2; sleep 1000 >&- & exit 1"), "first");
+    }
 }

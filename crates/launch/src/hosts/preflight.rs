@@ -19,11 +19,12 @@ use outlive_network::listen_within;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::address::{self, Subnet};
+use super::advice;
 use super::line::next_line;
 use super::relay;
 use super::serve;
 use super::source::{Host, Source};
-use crate::host_words as words;
+use crate::{host_words as words, process};
 
 /// Others that each host tries to reach: those that follow it, round the list.
 pub const PEERS: usize = 8;
@@ -238,6 +239,8 @@ impl<T: DeserializeOwned + Send + 'static> Call<T> {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        // Without a terminal nobody can be asked there.
+        process::detach(&mut command);
         let mut child = command.spawn().map_err(|error| {
             Error::internal(format!("{}: {error}", command.get_program().display()))
         })?;
@@ -312,7 +315,7 @@ impl<T: DeserializeOwned + Send + 'static> Call<T> {
         };
         match words.is_empty() {
             true => how,
-            false => format!("{how}: {words}"),
+            false => format!("{how}: {}", advice::with(&words)),
         }
     }
 

@@ -23,6 +23,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::host_words::FromHost;
 use crate::layout;
 use crate::process::{self, Group, Process};
+use crate::threads;
 
 /// What a relay says before what it carries: a login shell may have greeted already.
 const MARK: &[u8] = b"outlive-relay/1\n";
@@ -58,7 +59,7 @@ pub(super) fn wait(run_dir: &Path, said: Sender<FromHost>) -> Result<SocketAddr>
             }
         }
     };
-    thread("relays", pair)?;
+    threads::start("relays", pair)?;
     Ok(address)
 }
 
@@ -80,12 +81,12 @@ fn join(agent: TcpStream, relay: UnixStream) {
         return;
     };
     let _ = agent.set_nodelay(true);
-    let there = thread("to launcher", move || {
+    let there = threads::start("to launcher", move || {
         carry(&from_agent, &to_relay);
         let _ = to_relay.shutdown(Shutdown::Both);
         let _ = from_agent.shutdown(Shutdown::Both);
     });
-    let back = thread("from launcher", move || {
+    let back = threads::start("from launcher", move || {
         carry(&relay, &agent);
         let _ = relay.shutdown(Shutdown::Both);
         let _ = agent.shutdown(Shutdown::Both);
@@ -93,14 +94,6 @@ fn join(agent: TcpStream, relay: UnixStream) {
     if let Err(error) = there.and(back) {
         tracing::warn!(%error, "nothing is carried");
     }
-}
-
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(body)
-        .map(drop)
-        .map_err(|error| Error::internal(format!("thread {name}: {error}")))
 }
 
 /// Until the end of what comes, or nothing more is taken.
@@ -136,7 +129,7 @@ pub fn serve(run_dir: &Path) -> Result<u8> {
     out.write_all(MARK)
         .and_then(|()| out.flush())
         .map_err(failed)?;
-    thread("in", move || {
+    threads::start("in", move || {
         carry(std::io::stdin().lock(), &to);
         let _ = to.shutdown(Shutdown::Both);
     })?;
@@ -158,7 +151,7 @@ pub(super) fn lead(mut command: Command, port: u16) -> Result<Process> {
         .stdin(Stdio::from(theirs_in))
         .stdout(Stdio::from(theirs_out));
     let process = process::spawn(command, Group::Session, true)?;
-    thread("relay", move || {
+    threads::start("relay", move || {
         if let Err(error) = joined(ours_in, ours_out, port) {
             tracing::warn!(%error, "a relay leads nowhere");
         }
@@ -172,7 +165,7 @@ fn joined(from: OwnedFd, to: OwnedFd, port: u16) -> std::io::Result<()> {
     let own = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     own.set_nodelay(true)?;
     let back = own.try_clone()?;
-    let spawned = thread("relay back", move || {
+    let spawned = threads::start("relay back", move || {
         // With its end the command's input ends, and the relay with that.
         carry(&back, to);
         let _ = back.shutdown(Shutdown::Both);

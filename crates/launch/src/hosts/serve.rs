@@ -27,7 +27,7 @@ use crate::fleet::{Common, Fleet};
 use crate::host_words::{self as words, Begin, Evict, FromHost, ToHost};
 use crate::layout;
 use crate::watch::{Seen, Watcher};
-use crate::{files, leftovers, sys};
+use crate::{files, leftovers, sys, threads};
 
 /// Words that may wait on their way out; what finds no room is lost, and the lease with it.
 const QUEUE: usize = 1024;
@@ -74,18 +74,11 @@ pub fn serve() -> Result<u8> {
     let watcher = Watcher::start(to.clone())?;
     sys::raise_limit();
     let (said, says) = bounded::<FromHost>(QUEUE);
-    let failed = |error: std::io::Error| Error::internal(format!("thread: {error}"));
-    std::thread::Builder::new()
-        .name("to launcher".into())
-        .spawn(move || speak(&says))
-        .map_err(failed)?;
-    std::thread::Builder::new()
-        .name("from launcher".into())
-        .spawn({
-            let to = to.clone();
-            move || hear(&to)
-        })
-        .map_err(failed)?;
+    threads::start("to launcher", move || speak(&says))?;
+    threads::start("from launcher", {
+        let to = to.clone();
+        move || hear(&to)
+    })?;
     let mut host = Host {
         said,
         to,
@@ -315,11 +308,8 @@ impl Host {
             return tracing::warn!("a second order to begin");
         }
         let to = self.to.clone();
-        let thread = std::thread::Builder::new().name("begin".into());
-        if let Err(error) = thread.spawn(move || drop(to.send(what()))) {
-            self.say(FromHost::Refused(Error::internal(format!(
-                "thread: {error}"
-            ))));
+        if let Err(error) = threads::start("begin", move || drop(to.send(what()))) {
+            self.say(FromHost::Refused(error));
         }
     }
 

@@ -26,11 +26,11 @@ const STARTED: &str = "outlive-each";
 /// Bound of looking for steps that were left.
 const SWEEP_SECONDS: &str = "5";
 
-/// How long Slurm's controller may take to tell of its switches; where it does not answer, no
-/// step starts either.
-const TOPOLOGY_WITHIN: Duration = Duration::from_secs(10);
+/// How long scontrol may take to tell of hosts and switches; where it does not answer, no step
+/// starts either.
+const CONTROL_WITHIN: Duration = Duration::from_secs(10);
 /// Longest answer: a line for each switch, some hundred bytes.
-const TOPOLOGY_BYTES_MAX: u64 = 1 << 24;
+const CONTROL_BYTES_MAX: u64 = 1 << 24;
 
 /// The nodes of the allocation in which this process runs.
 #[derive(Debug)]
@@ -55,21 +55,25 @@ impl Slurm {
                 "run it inside: salloc --no-kill -N 5 ..., or sbatch --no-kill",
             ));
         };
-        let names = Command::new("scontrol")
-            .args(["show", "hostnames", &list])
-            .output()
-            .map_err(|error| {
-                refuse(format!("scontrol: {error}"), "put Slurm's commands in PATH")
-            })?;
-        if !names.status.success() {
-            let said = String::from_utf8_lossy(&names.stderr);
-            let reason = format!("scontrol show hostnames: {}", said.trim());
-            return Err(refuse(
-                reason,
-                "check that Slurm's controller answers: scontrol ping",
-            ));
+        // All that is needed later: a job that has begun would be lost for it.
+        for program in ["scontrol", "srun"] {
+            if !source::is_in_path(program) {
+                return Err(refuse(
+                    format!("slurm: there is no {program} in PATH"),
+                    "put Slurm's commands in PATH, of batch scripts too: module load slurm, or \
+                     export PATH=/opt/slurm/bin:$PATH; else name the hosts in a file: --hosts FILE",
+                ));
+            }
         }
-        let names = String::from_utf8_lossy(&names.stdout);
+        let mut command = Command::new("scontrol");
+        command.args(["show", "hostnames", &list]);
+        let names = answer::of(command, CONTROL_WITHIN, CONTROL_BYTES_MAX);
+        let names = names.map_err(|seen| {
+            refuse(
+                format!("scontrol show hostnames: {seen}"),
+                "check that Slurm's controller answers: scontrol ping",
+            )
+        })?;
         let tasks = variable("SLURM_TASKS_PER_NODE");
         let slots = tasks.as_deref().map(per_node).unwrap_or_default();
         let host = |(at, name): (usize, &str)| Host {
@@ -142,7 +146,7 @@ impl Source for Slurm {
         command
             .args(["show", "topology"])
             .env_remove("SLURM_TOPO_LEN");
-        let printed = answer::of(command, TOPOLOGY_WITHIN, TOPOLOGY_BYTES_MAX);
+        let printed = answer::of(command, CONTROL_WITHIN, CONTROL_BYTES_MAX);
         let read = match printed {
             Ok(printed) => self.take_switches(&printed),
             Err(seen) => {

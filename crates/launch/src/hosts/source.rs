@@ -110,6 +110,16 @@ pub(super) fn check(hosts: &[Host], from: &str) -> Result<()> {
     Ok(())
 }
 
+/// True if a program of this name can be started.
+pub(super) fn is_in_path(program: &str) -> bool {
+    let dirs = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let there = |dir: std::path::PathBuf| {
+        let path = dir.join(program);
+        path.is_file() && rustix::fs::access(&path, rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    std::env::split_paths(&dirs).any(there)
+}
+
 /// A word for a shell, as it stands.
 pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -140,5 +150,6 @@ mod tests {
         let error = check(&[host("a"), host("a")], "hosts").unwrap_err();
         assert!(error.reason().contains("twice"));
         assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert!(is_in_path("sh") && !is_in_path("no-such-program") && !is_in_path("."));
     }
 }
