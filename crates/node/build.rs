@@ -1,4 +1,4 @@
-//! Compiles the libraries that are loaded ahead of programs (`c/pages.c`, `c/decouple`). They are no part
+//! Compiles the libraries that are loaded ahead of programs (`c/pages.c`, `c/lock.c`, `c/decouple`). They are no part
 //! of this crate's code: they are carried as bytes, and depend on nothing but the C library.
 
 use std::path::PathBuf;
@@ -17,6 +17,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=c/decouple/decouple.h");
     library("liboutlive_pages.so", &["c/pages.c"], &[]);
+    library("liboutlive_lock.so", &["c/lock.c"], &[]);
     match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         // Registers of the program are its own: nothing may use vectors where it does not expect it,
         // and a partner has no canary of its own.

@@ -3,6 +3,7 @@
 
 pub(crate) mod cores;
 mod decoupled;
+mod locked;
 mod start;
 mod status;
 
@@ -118,8 +119,8 @@ pub(crate) fn within(cores: &Cores, silent: bool, mut run: Run) -> Result<u8> {
     let entry = quieted.entry()?;
     run.prepare = Some(Prepare::new(move |command| entry.apply(command)));
     let ended = outlive_launch::run(run);
-    if let Some(line) = quieted.forwarded().filter(|_| !silent) {
-        output::note(&line);
+    if !silent {
+        quieted.told().iter().for_each(|line| output::note(line));
     }
     quieted.undo();
     ended

@@ -1,7 +1,8 @@
 //! How quiet the cores of a node are: fixed work and fixed time quanta, what hit the samples
 //! that took long, kernels that show how much the hardware itself varies, and what the noise
 //! of one core costs a job of many ranks; and how an MPI job fares that really runs. Beside them
-//! [`pages`]: huge pages for programs that were not changed, and [`decouple`]: their system calls on other cores.
+//! [`pages`]: huge pages for programs that were not changed, [`decouple`]: their system calls
+//! on other cores, and [`lock`]: their memory kept in memory.
 //!
 //! [`stats`], [`spectrum`], [`trace`], [`counters`], [`attribute`], [`extrapolate`], [`model`],
 //! [`text`], [`picture`], [`ranks`], [`compare`] and [`page`] have no input or output. [`cores`], [`cycles`],
@@ -19,6 +20,7 @@ pub mod extrapolate;
 pub mod health;
 pub mod interruptions;
 pub mod kernels;
+pub mod lock;
 pub mod measure;
 pub mod model;
 pub mod page;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::{Error, Result};
 use outlive_node::pages::launch::can_be_preloaded;
-use outlive_node::{decouple, pages};
+use outlive_node::{decouple, lock, pages};
 
 use super::refuse;
 
@@ -31,6 +31,13 @@ pub(crate) const DECOUPLE: Carried = Carried {
     bytes: decouple::LIBRARY,
     name: decouple::LIBRARY_NAME,
     directory: "outlive-decouple",
+};
+
+/// Locked memory.
+pub(crate) const LOCK: Carried = Carried {
+    bytes: lock::LIBRARY,
+    name: lock::LIBRARY_NAME,
+    directory: "outlive-lock",
 };
 
 /// Directories of one process number that may be there already.

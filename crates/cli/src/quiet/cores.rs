@@ -22,6 +22,7 @@ use outlive_node::quiet::tree::Machine;
 use rustix::process::geteuid;
 
 use super::decoupled::Decoupled;
+use super::locked::Locked;
 use super::{JOURNALS, journals, refuse, tell, trip};
 use crate::output;
 
@@ -52,6 +53,10 @@ pub(crate) struct Cores {
     /// cores [default: each thread makes its own]
     #[arg(long, help_heading = HEADING, requires = "compute")]
     decouple: bool,
+    /// The command's memory is locked: what it has touched is neither written to swap nor dropped
+    /// [default: it is not]
+    #[arg(long, help_heading = HEADING, requires = "compute")]
+    lock: bool,
     /// Where journals lie [default: /var/lib/outlive/quiet for root, else the user's own]
     #[arg(long, value_name = "DIR", help_heading = HEADING, requires = "compute")]
     journal: Option<PathBuf>,
@@ -195,6 +200,7 @@ pub(crate) struct Quieted {
     kind: &'static str,
     made: u64,
     class: Class,
+    locked: Option<Locked>,
     decoupled: Option<Decoupled>,
 }
 
@@ -222,14 +228,16 @@ impl Quieted {
             tell(&head, &undone);
         }
         let request = request(options, &living(&directory, &here)?)?;
-        let decoupled = match options.decouple {
-            true => Some(Decoupled::new(
-                words,
-                (&request.compute, &request.service),
-                say,
-            )?),
-            false => None,
+        let locked = options.lock.then(|| Locked::new(words, say)).transpose()?;
+        let preload = match &locked {
+            Some(locked) => locked.preload(),
+            None => std::env::var_os("LD_PRELOAD"),
         };
+        let cores = (&request.compute, &request.service);
+        let decoupled = options
+            .decouple
+            .then(|| Decoupled::new(words, cores, preload, say))
+            .transpose()?;
         let plan = plan::plan(&Machine, &request);
         plan.notes.iter().for_each(|note| say(note));
         let head = head(words, &request, here);
@@ -253,6 +261,7 @@ impl Quieted {
             made: fates.iter().filter(|fate| **fate == Fate::Made).count() as u64,
             class: options.class.unwrap_or(Class::Other),
             request,
+            locked,
             decoupled,
         })
     }
@@ -272,16 +281,20 @@ impl Quieted {
             members: members.transpose()?.map(Arc::new),
             cores: self.request.compute.affinity(),
             class: self.class,
-            variables: self
-                .decoupled
-                .as_ref()
-                .map_or_else(Vec::new, |decoupled| decoupled.variables.clone()),
+            variables: {
+                // Of the same name the later counts: it has what the earlier has before it.
+                let locked = self.locked.iter().flat_map(|it| it.variables.iter());
+                let decoupled = self.decoupled.iter().flat_map(|it| it.variables.iter());
+                locked.chain(decoupled).cloned().collect()
+            },
         })
     }
 
-    /// What its processes told of forwarded calls, in a line, if they are decoupled.
-    pub(crate) fn forwarded(&self) -> Option<String> {
-        self.decoupled.as_ref().map(Decoupled::line)
+    /// What its processes told: of locked memory and of forwarded calls, a line each.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let locked = self.locked.as_ref().map(Locked::line);
+        let decoupled = self.decoupled.as_ref().map(Decoupled::line);
+        locked.into_iter().chain(decoupled).collect()
     }
 
     /// Brings all settings back.

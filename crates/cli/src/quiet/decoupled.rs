@@ -23,13 +23,14 @@ pub(super) struct Decoupled {
 }
 
 impl Decoupled {
-    /// Makes the library ready; `say` hears if the command cannot have it.
+    /// Makes the library ready, behind what `preload` has in `LD_PRELOAD`; `say` hears if the command cannot have it.
     ///
     /// # Errors
     /// OL-100 if this machine cannot do it, or a service core is too high; those of the files.
     pub(super) fn new(
         words: &[OsString],
         (compute, service): (&Cpus, &Cpus),
+        preload: Option<OsString>,
         say: &dyn Fn(&str),
     ) -> Result<Decoupled> {
         if let Err(why) = offered() {
@@ -48,7 +49,6 @@ impl Decoupled {
             ));
         }
         let folder = Folder::new(&DECOUPLE)?;
-        let preload = std::env::var_os("LD_PRELOAD");
         let nodes = placement::nodes(Path::new(placement::SYSFS));
         let cores = (compute, service);
         let variables = environment(&folder.library, cores, &nodes, &folder.account, preload);

@@ -63,8 +63,8 @@ pub(super) fn run(options: StartOptions) -> Result<u8> {
     command.args(&options.command[1..]);
     quieted.entry()?.apply(&mut command);
     let outcome = watch.run(command, None);
-    if let Some(line) = quieted.forwarded().filter(|_| !options.quiet) {
-        output::note(&line);
+    if !options.quiet {
+        quieted.told().iter().for_each(|line| output::note(line));
     }
     quieted.undo();
     Ok(outcome?.ended.exit_status())
