@@ -95,7 +95,14 @@ def test_an_ordinary_user_under_a_limit_is_refused_before_anything_is_done(tmp_p
     try:
         ran = tmp_path / "ran"
         none = resource.RLIM_INFINITY
-        for soft, hard, locked in [(1 << 20, 8 << 20, False), (1 << 20, none, True)]:
+        cases = [(1 << 20, 8 << 20, False), (1 << 20, none, True)]
+        try:
+            with_limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (with_limit[0], none))
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, with_limit)
+        except ValueError:
+            cases.pop()  # Nobody has none in this container.
+        for soft, hard, locked in cases:
             words = ["--lock", "--", "sh", "-c", f"touch {ran}; grep VmLck /proc/self/status"]
             done = run(tmp_path, *words, preexec_fn=limited(soft, hard))
             assert ran.exists() == locked, done.stderr

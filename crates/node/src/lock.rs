@@ -8,6 +8,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
+use rustix::thread::CapabilitySet;
+
 /// The library, built from `c/lock.c`.
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/liboutlive_lock.so"));
 /// The name of its file.
@@ -35,7 +37,11 @@ pub fn lift() -> io::Result<Option<u64>> {
     if unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const all) } == 0 {
         return Ok(None);
     }
-    Ok(Some(limit.rlim_max).filter(|most| *most != libc::RLIM_INFINITY))
+    // Who has this has no limit, whatever is set.
+    let may = rustix::thread::capabilities(None)?.effective;
+    let limited =
+        limit.rlim_max != libc::RLIM_INFINITY && !may.contains(CapabilitySet::IPC_LOCK);
+    Ok(limited.then_some(limit.rlim_max))
 }
 
 /// The variables to set: `report` is where processes append whether they are locked; `preload` what stands before

@@ -454,3 +454,42 @@ impl Planner<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::planted::Planted;
+    use super::super::tests::{dead, list};
+    use super::*;
+
+    #[test]
+    fn cores_that_are_helped_from_another_numa_node_are_told() {
+        let tree = Planted::new(1);
+        let told = |request: &Request| {
+            let notes = plan(&tree, request).notes.into_iter();
+            notes
+                .filter(|note| note.contains("NUMA"))
+                .collect::<Vec<_>>()
+        };
+        let request = Request {
+            compute: list("1-3"),
+            service: list("0"),
+            ..dead()
+        };
+        assert_eq!(told(&request), [""; 0], "the kernel tells of no nodes");
+        tree.plant("sys/devices/system/node/online", "0-1");
+        tree.plant("sys/devices/system/node/node0/cpulist", "0-1");
+        tree.plant("sys/devices/system/node/node1/cpulist", "2-3");
+        let notes = told(&request);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(
+            notes[0].starts_with("cores 2-3 lie on NUMA node 1,"),
+            "{notes:?}"
+        );
+        let request = Request {
+            compute: list("1,3"),
+            service: list("0,2"),
+            ..request
+        };
+        assert_eq!(told(&request), [""; 0]);
+    }
+}

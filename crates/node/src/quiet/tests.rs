@@ -14,7 +14,7 @@ use super::store::{self, Here, Owner, Store, cores, look};
 use super::tree::Tree;
 use crate::cpus::Cpus;
 
-fn list(text: &str) -> Cpus {
+pub(super) fn list(text: &str) -> Cpus {
     Cpus::of_list(text).unwrap()
 }
 
@@ -125,7 +125,7 @@ impl World {
 }
 
 /// A run whose owner, process 99, is dead.
-fn dead() -> Request {
+pub(super) fn dead() -> Request {
     request(99, "3", "0-2")
 }
 
@@ -671,36 +671,4 @@ fn an_ordinary_user_is_told_what_stays() {
         assert!(notes.contains(word), "{word}: {notes}");
     }
     assert!(tree.read("proc/irq/24/smp_affinity_list").is_ok());
-}
-
-#[test]
-fn cores_that_are_helped_from_another_numa_node_are_told() {
-    let tree = Planted::new(1);
-    let told = |request: &Request| {
-        let notes = plan(&tree, request).notes.into_iter();
-        notes
-            .filter(|note| note.contains("NUMA"))
-            .collect::<Vec<_>>()
-    };
-    let request = Request {
-        compute: list("1-3"),
-        service: list("0"),
-        ..dead()
-    };
-    assert_eq!(told(&request), [""; 0], "the kernel tells of no nodes");
-    tree.plant("sys/devices/system/node/online", "0-1");
-    tree.plant("sys/devices/system/node/node0/cpulist", "0-1");
-    tree.plant("sys/devices/system/node/node1/cpulist", "2-3");
-    let notes = told(&request);
-    assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].starts_with("cores 2-3 lie on NUMA node 1,"),
-        "{notes:?}"
-    );
-    let request = Request {
-        compute: list("1,3"),
-        service: list("0,2"),
-        ..request
-    };
-    assert_eq!(told(&request), [""; 0]);
 }
