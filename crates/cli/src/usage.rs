@@ -127,7 +127,10 @@ fn unknown(
     let near = suggested.or_else(|| nearest(command, name));
     let elsewhere = with_option(top, top.get_name(), name);
     let remedy = match (near, elsewhere, runs) {
-        (Some(near), ..) => format!("did you mean {near}?"),
+        (Some(near), None, _) => format!("did you mean {near}?"),
+        (Some(near), Some(other), _) => {
+            format!("did you mean {near}? {name} is an option of {other}")
+        }
         (None, Some(other), _) => format!("it is an option of {other}"),
         (None, None, Some(_)) => {
             format!("{path} --help lists the options; those of the command itself belong behind --")

@@ -39,8 +39,7 @@ pub fn lift() -> io::Result<Option<u64>> {
     }
     // Who has this has no limit, whatever is set.
     let may = rustix::thread::capabilities(None)?.effective;
-    let limited =
-        limit.rlim_max != libc::RLIM_INFINITY && !may.contains(CapabilitySet::IPC_LOCK);
+    let limited = limit.rlim_max != libc::RLIM_INFINITY && !may.contains(CapabilitySet::IPC_LOCK);
     Ok(limited.then_some(limit.rlim_max))
 }
 
