@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, Cluster
 from test_hosts import wait_until_nothing_runs
 
-sys.path.insert(0, str(ROOT / "tests" / "torch"))
+sys.path.insert(0, str(ROOT / "tests" / "torchrun"))
 import places
 
 STEPS = 60
