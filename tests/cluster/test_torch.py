@@ -88,7 +88,11 @@ def test_a_plain_process_on_each_node_is_a_rank(cluster: Cluster) -> None:
     script.write_text(
         "#!/bin/sh\n"
         f'echo "$(hostname) $OUTLIVE_NODE_RANK/$OUTLIVE_NODES $1" >> {output}\n'
-        '[ "$OUTLIVE_NODE_RANK" = 0 ] && [ "$OUTLIVE_INCARNATION" = 1 ] && exit 3\n'
+        # It fails when the other has said its line, not before.
+        '[ "$OUTLIVE_NODE_RANK" = 0 ] && [ "$OUTLIVE_INCARNATION" = 1 ] && {\n'
+        f"  until grep -q 1/2 {output}; do sleep 0.05; done\n"
+        "  exit 3\n"
+        "}\n"
         '[ "$OUTLIVE_INCARNATION" = 1 ] && exec sleep 600\n'
         "exit 0\n"
     )
