@@ -31,16 +31,12 @@ pub fn parse(text: &str) -> Result<Vec<u32>> {
         let remedy = format!("write numbers below {most} and ranges, as in 0-2,5");
         refuse("cores", reason, remedy)
     };
-    let mut cores = std::collections::BTreeSet::new();
+    let mut cores = Cpus::default();
     for part in text.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |word: &str| word.trim().parse::<u32>().ok().filter(|core| *core < most);
-        match (number(first), number(last)) {
-            (Some(first), Some(last)) if first <= last => cores.extend(first..=last),
-            _ => return Err(wrong(part)),
-        }
+        let of_it = Cpus::of_list(part).filter(|of_it| !of_it.is_empty());
+        cores = cores.or(&of_it.ok_or_else(|| wrong(part))?);
     }
-    Ok(cores.into_iter().collect())
+    Ok(cores.iter().collect())
 }
 
 /// The chosen cores, all allowed ones if none are named.

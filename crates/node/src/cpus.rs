@@ -48,7 +48,7 @@ impl Cpus {
         let mut cores = BTreeSet::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number = |word: &str| word.parse::<u32>().ok().filter(|core| *core < MOST);
+            let number = |word: &str| word.trim().parse::<u32>().ok().filter(|core| *core < MOST);
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
                 return None;

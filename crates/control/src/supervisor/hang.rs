@@ -198,36 +198,43 @@ impl Supervisor {
         if let Some(seconds) = entry.resumed_seconds {
             return self.tell_resumed(seconds);
         }
-        match entry.action {
-            OnHang::Report => {}
-            OnHang::Restart => self.restart_hung(now, head, &entry),
-            OnHang::Kill => {
-                let error = Error::new(
-                    Code::NoProgress,
-                    Entity::Job(self.set.job.to_string()),
-                    format!("{head}; ended by --on-hang kill"),
-                    format!(
-                        "{} says where each rank was; the same command goes on from the newest \
-                         version",
-                        entry.file
-                    ),
-                );
-                self.give_up(now, error, None);
-            }
-        }
+        let error = Error::new(
+            Code::NoProgress,
+            Entity::Job(self.set.job.to_string()),
+            format!("{head}; ended by --on-hang kill"),
+            format!(
+                "{} says where each rank was; the same command goes on from the newest version",
+                entry.file
+            ),
+        );
+        self.act_on_hang(now, Site::Hang, head, &entry, error);
     }
 
-    fn restart_hung(&mut self, now: Time, head: String, entry: &HangEntry) {
-        let stood = Time((entry.still_seconds * 1e9) as u64);
-        let found = Found {
-            place: Site::Hang,
-            cause: format!("{head}; stacks in {}", entry.file),
-            ended: None,
-            base: Some(Time(now.0.saturating_sub(stood.0))),
-            injected: false,
-            suspected: None,
-        };
-        self.found(now, found);
+    /// Does what the owner wants about a job that stands still, or ranks that do not join.
+    pub(super) fn act_on_hang(
+        &mut self,
+        now: Time,
+        place: Site,
+        head: String,
+        entry: &HangEntry,
+        error: Error,
+    ) {
+        match entry.action {
+            OnHang::Report => {}
+            OnHang::Restart => {
+                let stood = Time((entry.still_seconds * 1e9) as u64);
+                let found = Found {
+                    place,
+                    cause: format!("{head}; stacks in {}", entry.file),
+                    ended: None,
+                    base: Some(Time(now.0.saturating_sub(stood.0))),
+                    injected: false,
+                    suspected: None,
+                };
+                self.found(now, found);
+            }
+            OnHang::Kill => self.give_up(now, error, None),
+        }
     }
 
     /// A newer version than any before is offered.

@@ -9,11 +9,9 @@
 
 use outlive_base::{Code, Entity, Error, Time, count};
 
-use super::faults::Found;
 use super::{Action, CommandState, Event, NodeSlot, Phase, Site, Supervisor};
 use crate::processes::{self, Process};
 use crate::report::HangEntry;
-use crate::standstill::OnHang;
 use crate::units::show_ms;
 
 /// What the command's processes do is being found out: the last entry of the report.
@@ -147,30 +145,11 @@ impl Supervisor {
         if let Some(seconds) = entry.resumed_seconds {
             return self.tell_joined(seconds);
         }
-        match entry.action {
-            OnHang::Report => {}
-            OnHang::Restart => self.restart_unjoined(now, head, &entry),
-            OnHang::Kill => {
-                let error = self.not_joined(
-                    format!("{head}; ended by --on-hang kill"),
-                    &format!("{file} says what the command's processes did"),
-                );
-                self.give_up(now, error, None);
-            }
-        }
-    }
-
-    fn restart_unjoined(&mut self, now: Time, head: String, entry: &HangEntry) {
-        let stood = Time((entry.still_seconds * 1e9) as u64);
-        let found = Found {
-            place: Site::Start,
-            cause: format!("{head}; stacks in {}", entry.file),
-            ended: None,
-            base: Some(Time(now.0.saturating_sub(stood.0))),
-            injected: false,
-            suspected: None,
-        };
-        self.found(now, found);
+        let error = self.not_joined(
+            format!("{head}; ended by --on-hang kill"),
+            &format!("{file} says what the command's processes did"),
+        );
+        self.act_on_hang(now, Site::Start, head, &entry, error);
     }
 
     fn not_joined(&self, reason: String, remedy: &str) -> Error {
