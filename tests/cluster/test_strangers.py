@@ -91,6 +91,25 @@ def test_a_home_that_takes_nothing_is_not_needed(cluster: Cluster, spoil: str) -
     assert report["failures"] == [] and "was here" in text, text
 
 
+def test_what_falls_short_on_a_machine_is_told(cluster: Cluster) -> None:
+    """One sees another store and has hardly any room; the other, with the same, is well. The job
+    begins when the store is there."""
+    store = cluster.dir / "store"
+    store.mkdir()
+    for mount in (f"size=50m tmpfs {store}", "size=1m tmpfs /dev/shm"):
+        cluster.machines.run("n1", "sh", "-c", f"mount -t tmpfs -o {mount}")
+    plan = [*run_options(cluster, "n1\nn2\n"), "--levels", "memory,shared", "--start", "each"]
+    run = cluster.start(*plan, "--", "sleep", "1")
+    said = cluster.wait_for(run, "start 2 did not open")
+    assert "n1: shared store: " in said and "n1: space: " in said, said
+    cluster.machines.run("n1", "umount", "-l", store)
+    report, text = cluster.end(run)
+    short = [it for it in report["warnings"] if it["code"] == "OL-311"]
+    assert {it["entity"] for it in short} == {"n1"}, text
+    found = {it["reason"].partition(":")[0] for it in short}
+    assert found == {"shared store", "/dev/shm", "space"}, text
+
+
 def test_a_host_that_is_named_twice_is_refused(cluster: Cluster) -> None:
     hosts = cluster.hosts("n1 slots=2\nn2\nn1 slots=2\n")
     _, text = cluster.end(cluster.start("--hosts", hosts, "--", "true"), 64)

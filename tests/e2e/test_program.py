@@ -36,6 +36,15 @@ def test_another_number_of_ranks(job: Job) -> None:
     assert len(set(job.survive().said("restored"))) == 1
 
 
+def test_more_staging_than_this_machine_has_is_told(job: Job) -> None:
+    job.steps = 20
+    result = job.survive("--memory", "64TiB")
+    (short,) = [it for it in result.report["warnings"] if it["code"] == "OL-311"]
+    assert short["entity"] == "this machine", short
+    # Of all nodes together.
+    assert short["reason"].startswith("memory: staging may take 192.0 TiB, "), short
+
+
 def test_one_rank_on_one_node(job: Job) -> None:
     job.hold(74, 0, "process")
     job.nodes, job.ranks = 1, 1

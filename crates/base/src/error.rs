@@ -98,6 +98,8 @@ codes! {
     KernelUnready = 309, "kernel not prepared";
     /// A memory server was lost, or cannot be reached.
     ServerLost = 310, "memory server lost";
+    /// A machine has less than a job needs.
+    MachineShort = 311, "machine falls short";
 
     /// An input or output operation failed.
     Io = 400, "input/output failure";

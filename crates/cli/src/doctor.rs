@@ -5,20 +5,17 @@ mod hosts;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use outlive_base::{NodeId, Result};
-use outlive_control::units::show_bytes;
-use outlive_launch::{shared, store};
-use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
-use rustix::process::Resource;
-use serde::{Deserialize, Serialize};
+use outlive_base::Result;
+use outlive_launch::shared;
+use outlive_launch::site::{self, Check, Grade, check, worst};
+use serde::Serialize;
 
 use crate::config::Config;
 use crate::options::Settings;
 use crate::output;
-use outlive_launch::sys::available_memory;
 
 #[derive(Args, Debug)]
 pub struct DoctorOptions {
@@ -68,22 +65,6 @@ pub struct DoctorOptions {
     pub json: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Grade {
-    Ok,
-    Warn,
-    Fail,
-}
-
-#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Check {
-    name: String,
-    grade: Grade,
-    found: String,
-    remedy: String,
-}
-
 #[derive(Serialize)]
 struct Findings {
     schema: &'static str,
@@ -94,7 +75,7 @@ struct Findings {
 /// `outlive doctor`: 0 if nothing fails, else 69.
 pub fn run(options: &DoctorOptions) -> Result<u8> {
     if options.answer {
-        return outlive_launch::hosts::preflight::answer(hosts::look);
+        return outlive_launch::hosts::preflight::answer(site::look);
     }
     let flags = Settings {
         store: options.store.clone(),
@@ -113,17 +94,17 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
     }
     let store = PathBuf::from(config.get("store"));
     let mut checks = vec![
-        kernel(),
-        memfd(),
-        capture(),
-        memory(),
-        shared_memory(),
-        space(&store),
-        direct(&store),
-        locks(&store),
-        sockets(),
+        site::kernel(),
+        site::memfd(),
+        site::capture(),
+        site::memory(),
+        site::shared_memory(),
+        site::space(&store),
+        site::direct(&store),
+        site::locks(&store),
+        site::sockets(),
         loopback(),
-        descriptors(),
+        site::descriptors(),
         mpirun(),
         clock(),
     ];
@@ -163,11 +144,6 @@ fn object_store(config: &Config) -> Option<Check> {
     })
 }
 
-fn worst(checks: &[Check]) -> Grade {
-    let grades = checks.iter().map(|check| check.grade);
-    grades.max().unwrap_or(Grade::Ok)
-}
-
 const fn status(grade: Grade) -> u8 {
     match grade {
         Grade::Fail => 69,
@@ -180,224 +156,6 @@ const fn word(grade: Grade) -> &'static str {
         Grade::Ok => "ok  ",
         Grade::Warn => "warn",
         Grade::Fail => "FAIL",
-    }
-}
-
-fn check(name: &str, grade: Grade, found: impl Into<String>, remedy: &str) -> Check {
-    Check {
-        name: name.to_owned(),
-        grade,
-        found: found.into(),
-        remedy: if grade == Grade::Ok {
-            String::new()
-        } else {
-            remedy.to_owned()
-        },
-    }
-}
-
-fn kernel() -> Check {
-    let release = rustix::system::uname()
-        .release()
-        .to_string_lossy()
-        .into_owned();
-    let me = std::process::id();
-    let (grade, what) = match outlive_launch::process::open_pid(me) {
-        Some(_) => (Grade::Ok, "process descriptors work"),
-        None => (Grade::Fail, "no process descriptors (pidfd)"),
-    };
-    let remedy = "use Linux 5.4 or later, or allow pidfd_open in the container";
-    check("kernel", grade, format!("Linux {release}; {what}"), remedy)
-}
-
-fn memfd() -> Check {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match rustix::fs::memfd_create("outlive-doctor", flags) {
-        Ok(_) => check("staging", Grade::Ok, "sealed memory files work", ""),
-        Err(error) => check(
-            "staging",
-            Grade::Fail,
-            format!("no memory files: {error}"),
-            "use Linux 3.17 or later, or allow memfd_create in the container",
-        ),
-    }
-}
-
-fn capture() -> Check {
-    let root = rustix::process::geteuid().is_root();
-    let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd")
-        .is_ok_and(|text| text.trim() == "1");
-    let device = rustix::fs::access(
-        "/dev/userfaultfd",
-        rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK,
-    );
-    if root || allowed || device.is_ok() {
-        return check(
-            "capture",
-            Grade::Ok,
-            "write-protected capture is possible",
-            "",
-        );
-    }
-    check(
-        "capture",
-        Grade::Warn,
-        "eager copy only: the kernel's own writes into protected pages would fail",
-        "for shorter pauses: sysctl vm.unprivileged_userfaultfd=1, or access to /dev/userfaultfd",
-    )
-}
-
-fn memory() -> Check {
-    let Some(available) = available_memory() else {
-        let remedy = "mount /proc, or give --memory";
-        return check("memory", Grade::Warn, "unknown", remedy);
-    };
-    let found = format!(
-        "{} available: staging may take {}, so a job's state up to {} has its two slots",
-        show_bytes(available),
-        show_bytes(available / 2),
-        show_bytes(available / 4)
-    );
-    let grade = if available < 256 << 20 {
-        Grade::Warn
-    } else {
-        Grade::Ok
-    };
-    check(
-        "memory",
-        grade,
-        found,
-        "free memory, or give --memory with what two slots need",
-    )
-}
-
-fn shared_memory() -> Check {
-    match rustix::fs::statvfs("/dev/shm") {
-        Ok(stat) => {
-            let free = stat.f_bavail * stat.f_frsize;
-            let grade = if free < 64 << 20 {
-                Grade::Warn
-            } else {
-                Grade::Ok
-            };
-            let remedy = "MPI libraries need it; remove old files there or mount it larger";
-            check(
-                "/dev/shm",
-                grade,
-                format!("{} free", show_bytes(free)),
-                remedy,
-            )
-        }
-        Err(error) => {
-            let remedy = "MPI libraries need it: mount a tmpfs there";
-            check("/dev/shm", Grade::Warn, error.to_string(), remedy)
-        }
-    }
-}
-
-/// The nearest directory that exists, for checks before the store is made.
-fn existing(path: &Path) -> PathBuf {
-    let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let found = full.ancestors().find(|path| path.is_dir());
-    found.unwrap_or(Path::new("/")).to_owned()
-}
-
-fn space(store: &Path) -> Check {
-    let dir = existing(store);
-    match rustix::fs::statvfs(&dir) {
-        Ok(stat) => {
-            let free = stat.f_bavail * stat.f_frsize;
-            let grade = if free < 1 << 30 {
-                Grade::Warn
-            } else {
-                Grade::Ok
-            };
-            let found = format!("{} free in {}", show_bytes(free), dir.display());
-            check(
-                "space",
-                grade,
-                found,
-                "free space or choose another --store",
-            )
-        }
-        Err(error) => {
-            let remedy = "choose another --store";
-            check(
-                "space",
-                Grade::Fail,
-                format!("{}: {error}", dir.display()),
-                remedy,
-            )
-        }
-    }
-}
-
-/// A file in the store's directory that has no name and so leaves nothing behind,
-/// or a named one that is removed at once.
-fn scratch(dir: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
-    let mode = Mode::RUSR | Mode::WUSR;
-    let unnamed = flags | OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    rustix::fs::open(dir, unnamed, mode).or_else(|_| {
-        let name = dir.join(format!(".outlive-doctor-{}", std::process::id()));
-        let named = flags | OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let file = rustix::fs::open(&name, named, mode);
-        let _ = std::fs::remove_file(&name);
-        file
-    })
-}
-
-fn direct(store: &Path) -> Check {
-    let dir = existing(store);
-    if let Err(error) = scratch(&dir, OFlags::empty()) {
-        let found = format!("{} cannot be written: {error}", dir.display());
-        let remedy = "make it writable for this user, or choose another --store";
-        return check("store", Grade::Fail, found, remedy);
-    }
-    match scratch(&dir, OFlags::DIRECT) {
-        Ok(_) => check(
-            "store",
-            Grade::Ok,
-            "writable, past the page cache (O_DIRECT)",
-            "",
-        ),
-        Err(_) => check(
-            "store",
-            Grade::Warn,
-            "writable, but not past the page cache (O_DIRECT)",
-            "checkpoints work; a local ext4 or xfs writes them faster",
-        ),
-    }
-}
-
-fn locks(store: &Path) -> Check {
-    let locked = scratch(&existing(store), OFlags::empty())
-        .and_then(|file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive));
-    match locked {
-        Ok(()) => check("locks", Grade::Ok, "file locks work", ""),
-        Err(error) => check(
-            "locks",
-            Grade::Fail,
-            format!("no file locks in the store: {error}"),
-            "choose a --store whose file system has flock",
-        ),
-    }
-}
-
-fn sockets() -> Check {
-    match store::run_dir(0) {
-        Ok(dir) => {
-            // Only made for this check.
-            let _ = std::fs::remove_dir(&dir);
-            let socket = dir.join(format!("agent-{}.sock", NodeId(0).0));
-            let base = socket
-                .ancestors()
-                .nth(2)
-                .unwrap_or(&dir)
-                .display()
-                .to_string();
-            check("sockets", Grade::Ok, format!("in {base}"), "")
-        }
-        Err(error) => check("sockets", Grade::Fail, error.to_string(), error.remedy()),
     }
 }
 
@@ -418,19 +176,6 @@ fn loopback() -> Check {
             "bring the interface lo up, or allow it in the container",
         ),
     }
-}
-
-fn descriptors() -> Check {
-    let limit = rustix::process::getrlimit(Resource::Nofile).current;
-    let enough = limit.is_none_or(|limit| limit >= 1_024);
-    let shown = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-    let grade = if enough { Grade::Ok } else { Grade::Warn };
-    check(
-        "descriptors",
-        grade,
-        format!("limit {shown}"),
-        "ulimit -n 4096",
-    )
 }
 
 fn mpirun() -> Check {

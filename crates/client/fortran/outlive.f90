@@ -67,6 +67,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_NETWORK = 308
     integer, parameter, public :: OUTLIVE_E_KERNEL_UNREADY = 309
     integer, parameter, public :: OUTLIVE_E_SERVER_LOST = 310
+    integer, parameter, public :: OUTLIVE_E_MACHINE_SHORT = 311
     integer, parameter, public :: OUTLIVE_E_IO = 400
     integer, parameter, public :: OUTLIVE_E_NO_SPACE = 401
     integer, parameter, public :: OUTLIVE_E_PERMISSION = 402

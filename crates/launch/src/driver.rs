@@ -100,6 +100,9 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let endpoint = network::Endpoint::bind(identity, job_hash, key, options, events_to)?;
     let each = each::Starts::of(&run, store.dir(), job_hash);
     let machines = run.hosts.take();
+    if machines.is_none() {
+        notes.extend(places::short(&run, &store));
+    }
     let lives = places::Lives {
         run: &run,
         store: &store,
@@ -157,7 +160,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         written: None,
     };
     for error in notes {
-        driver.tell(Input::Refused { error });
+        driver.tell(Input::Note { error });
     }
     Ok(driver.run(run.report.as_deref()))
 }

@@ -11,6 +11,8 @@ use outlive_control::orders::AgentSpec;
 use outlive_control::supervisor::Storage;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::site::Check;
+
 /// Stands before each line.
 const MARK: &str = "outlive-host/1 ";
 /// Longest line, in bytes.
@@ -68,6 +70,9 @@ pub(crate) struct Begin {
     pub storage: Storage,
     /// Silence of the launcher after which everything here ends.
     pub lease_ms: u64,
+    /// Versions go to the job's directory, which hosts must see.
+    #[serde(default)]
+    pub store_shared: bool,
 }
 
 /// Whose remains are to end.
@@ -121,6 +126,13 @@ pub enum FromHost {
     KeeperEnded {
         /// How.
         ended: Ended,
+    },
+    /// What falls short here; it was a look beside the start.
+    Short {
+        /// What was found.
+        found: Vec<Check>,
+        /// The host's clock, in milliseconds since 1970.
+        unix_ms: f64,
     },
     /// Keeper, agent and the processes named are gone.
     Fenced,

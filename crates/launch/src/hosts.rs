@@ -224,6 +224,7 @@ impl Hosts {
                 run_dir,
                 storage: call.storage,
                 lease_ms: self.common.lease.as_millis() as u64,
+                store_shared: self.common.shared && self.common.object_store.is_none(),
             })),
         };
         if let Some(call) = self.calls.get_mut(&number) {
@@ -282,6 +283,10 @@ impl Hosts {
             }
             FromHost::Failed(error) => return self.fail(number, &error),
             FromHost::Relay => self.relay(number),
+            FromHost::Short { found, unix_ms } => {
+                let host = self.calls[&number].host;
+                return self.calls[&number].falls_short(&self.host(host).name, found, unix_ms);
+            }
             FromHost::Hello { .. } | FromHost::Alive { .. } => {}
         }
         Vec::new()

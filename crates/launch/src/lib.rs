@@ -43,6 +43,7 @@ mod run;
 pub mod sealed;
 pub mod segments;
 pub mod shared;
+pub mod site;
 pub mod store;
 pub mod sys;
 mod threads;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use outlive_base::{Ports, Result};
+use outlive_base::{Error, Level, Ports, Result};
 
 use crate::command;
 use crate::emulated::Emulated;
@@ -13,6 +13,7 @@ use crate::hosts::{self, Hosts};
 use crate::job_file::key_hash;
 use crate::nodes::{Happened, Nodes};
 use crate::run::{Machines, Run};
+use crate::site;
 use crate::store::{self, Store};
 
 /// Names of the variables that a rank must have, wherever it is started.
@@ -29,6 +30,18 @@ fn passed(run: &Run) -> Vec<String> {
     .into_iter()
     .filter(set);
     ours.chain(more).chain(users.map(str::to_owned)).collect()
+}
+
+/// What falls short here, if all nodes live on this machine.
+pub(crate) fn short(run: &Run, store: &Store) -> Vec<Error> {
+    let node_storage = run.node_storage.as_deref().unwrap_or(store.dir());
+    let found = site::short(&site::Places {
+        job_dir: Some(store.dir()),
+        node_storage,
+        memory_bytes: run.memory_bytes.saturating_mul(run.settings.nodes.into()),
+    });
+    let told = |check| site::told("this machine", check);
+    found.iter().map(told).collect()
 }
 
 /// What decides where the nodes of a run live.
@@ -111,6 +124,7 @@ impl Lives<'_> {
             executable,
             passed: passed(run),
             lease: Duration::from_millis(set.bounds.silence_ms()),
+            shared: set.levels.iter().any(|set| set.level == Level::SHARED),
         };
         let before = &store.job().hosts;
         Hosts::new(common, machines.source, set.nodes, before, events)

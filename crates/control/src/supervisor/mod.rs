@@ -378,6 +378,7 @@ impl Supervisor {
                 from_terminal,
             } => self.on_interrupt(now, signal, from_terminal),
             Input::Coordinator(said) => self.on_coordinator(now, &said),
+            Input::Note { error } => self.warn(error),
             Input::Refused { error } => self.on_refused(error),
         }
         self.advance(now);

@@ -293,6 +293,11 @@ pub enum Input {
     },
     /// The coordinator of the shared storage is there, says something, or is gone.
     Coordinator(Said),
+    /// What was found out beside the job, to be told.
+    Note {
+        /// Details.
+        error: Error,
+    },
     /// Somebody without the key, or of another version, knocked.
     Refused {
         /// Details.

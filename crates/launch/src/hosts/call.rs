@@ -8,6 +8,8 @@ use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 
 use super::line::Line;
+use super::preflight::ClockOffset;
+use crate::site::{self, Check, Grade};
 
 /// How long a host whose line broke has to let itself be reached, though its lease is over.
 pub(super) const REACHED_WITHIN: Duration = Duration::from_secs(3);
@@ -65,6 +67,16 @@ impl Stage {
 }
 
 impl Call {
+    /// What is told of a host's look at itself beside its start, and of its clock.
+    pub fn falls_short(&self, name: &str, mut found: Vec<Check>, unix_ms: f64) -> Vec<Input> {
+        let clock = site::clock(ClockOffset::within(unix_ms, self.begun.elapsed()));
+        found.extend(Some(clock).filter(|check| check.grade != Grade::Ok));
+        let note = |check| Input::Note {
+            error: site::told(name, check),
+        };
+        found.iter().map(note).collect()
+    }
+
     /// What the supervisor hears of its end.
     pub fn gone(&self, cause: String, storage: Storage) -> Input {
         Input::NodeGone {

@@ -41,6 +41,8 @@ pub(crate) struct Common {
     pub passed: Vec<String>,
     /// Silence after which a host ends everything of the job.
     pub lease: Duration,
+    /// The level shared is used.
+    pub shared: bool,
 }
 
 impl Common {

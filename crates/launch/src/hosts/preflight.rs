@@ -109,6 +109,17 @@ pub struct ClockOffset {
     pub error_ms: f64,
 }
 
+impl ClockOffset {
+    /// Of a time that was read there not longer than `age` ago.
+    pub fn within(read_ms: f64, age: Duration) -> ClockOffset {
+        let error_ms = age.as_secs_f64() * 1e3 / 2.0;
+        ClockOffset {
+            ms: read_ms - (unix_ms() - error_ms),
+            error_ms,
+        }
+    }
+}
+
 /// What is known of a host that has answered.
 #[derive(Debug)]
 pub struct Answer<T> {
@@ -171,7 +182,7 @@ pub fn answer<T: Serialize>(look: impl FnOnce(&Question) -> T) -> Result<u8> {
     Ok(0)
 }
 
-fn unix_ms() -> f64 {
+pub(super) fn unix_ms() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
@@ -328,19 +339,21 @@ impl<T: DeserializeOwned + Send + 'static> Call<T> {
         let asked = Instant::now();
         let look = ToHost::Look(question.clone());
         self.say(&look).map_err(|error| error.reason().to_owned())?;
-        let sent_ms = unix_ms();
         let (at, clock) = self.hear(until)?;
         let FromHost::Clock { unix_ms } = clock else {
             return Err("speaks out of turn".to_owned());
         };
-        let error_ms = at.duration_since(asked).as_secs_f64() * 1e3 / 2.0;
+        // This machine's clock now, not when the answer came: another answer may have been
+        // waited for since.
+        let passed = at.elapsed();
+        let clock = ClockOffset::within(
+            unix_ms + passed.as_secs_f64() * 1e3,
+            asked.elapsed() - passed,
+        );
         Ok(Answer {
             version,
             same_build: program == ours,
-            clock: Some(ClockOffset {
-                ms: unix_ms - sent_ms - error_ms,
-                error_ms,
-            }),
+            clock: Some(clock),
             way: Err(String::new()),
             what: None,
             tried: 0,

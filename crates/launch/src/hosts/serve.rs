@@ -21,11 +21,12 @@ use outlive_control::orders::AgentSpec;
 
 use super::address;
 use super::line::next_line;
-use super::relay;
+use super::{preflight, relay};
 use crate::each::member;
 use crate::fleet::{Common, Fleet};
 use crate::host_words::{self as words, Begin, Evict, FromHost, ToHost};
 use crate::layout;
+use crate::site::{self, Places};
 use crate::watch::{Seen, Watcher};
 use crate::{files, leftovers, sys, threads};
 
@@ -413,13 +414,15 @@ fn prepare(mut begin: Begin, said: Sender<FromHost>) -> Result<Ready> {
                 error.reason()
             );
             let own = relay::own_address(&begin.launchers)?;
-            (relay::wait(&begin.run_dir, said)?, own)
+            (relay::wait(&begin.run_dir, said.clone())?, own)
         }
     };
     let apart = !spec.node_dir.starts_with(&spec.job_dir);
     if let Some(storage) = spec.node_dir.parent().filter(|_| apart) {
         crate::owner::claim(storage, begin.known, spec.job_hash)?;
     }
+    look_beside(&begin, said);
+    let spec = &mut begin.spec;
     let memory = match spec.memory_bytes {
         0 => sys::available_memory().unwrap_or(1 << 30) / 2,
         bytes => bytes,
@@ -446,6 +449,30 @@ fn prepare(mut begin: Begin, said: Sender<FromHost>) -> Result<Ready> {
         nodes_lock: lock,
     };
     Ok(Ready { begin, common })
+}
+
+/// Looks what falls short here, beside the start, which waits for nothing.
+fn look_beside(begin: &Begin, said: Sender<FromHost>) {
+    let spec = &begin.spec;
+    let job_dir = begin.store_shared.then(|| spec.job_dir.clone());
+    let (node_dir, memory_bytes) = (spec.node_dir.clone(), spec.memory_bytes);
+    let (job, job_hash) = (spec.job.clone(), spec.job_hash);
+    let look = move || {
+        let mut found = site::short(&Places {
+            job_dir: job_dir.as_deref(),
+            node_storage: node_dir.parent().unwrap_or(&node_dir),
+            memory_bytes,
+        });
+        let key = job_dir.map(|dir| dir.join(layout::KEY));
+        let seen =
+            key.map(|key| crate::job_hash(job.as_str(), &key).is_ok_and(|it| it == job_hash));
+        found.extend((seen == Some(false)).then(site::store_unseen));
+        let unix_ms = preflight::unix_ms();
+        let _ = said.try_send(FromHost::Short { found, unix_ms });
+    };
+    if let Err(error) = threads::start("look", look) {
+        tracing::info!(%error, "nobody looks at this machine");
+    }
 }
 
 impl Node {

@@ -83,6 +83,7 @@ impl World {
             executable: PROGRAM.into(),
             passed: Vec::new(),
             lease: Duration::from_secs(600),
+            shared: false,
         };
         let (to, _) = crossbeam_channel::unbounded();
         let hosts = Hosts::new(common, Box::new(source), 1, &[], to).unwrap();
