@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -212,5 +213,54 @@ impl Tree {
             }
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
+    }
+}
+
+/// Looks for the command as execvp(3) will, so that a mistake costs no time.
+///
+/// # Errors
+/// [`Code::CommandFailed`], with what is wrong with it.
+pub(crate) fn find(words: &[OsString]) -> Result<PathBuf> {
+    let refuse = |entity: Entity, reason: &str, remedy: &str| {
+        Err(Error::new(Code::CommandFailed, entity, reason, remedy))
+    };
+    let Some(program) = words.first() else {
+        return refuse(
+            Entity::Call,
+            "no command is given",
+            "write it after --, for example: outlive run -- mpirun -n 8 ./app",
+        );
+    };
+    let entity = Entity::File(program.to_string_lossy().into_owned());
+    let path = Path::new(program);
+    let candidates: Vec<PathBuf> = match path.components().count() > 1 {
+        true => vec![path.to_owned()],
+        false => {
+            let dirs = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+            std::env::split_paths(&dirs)
+                .map(|dir| dir.join(path))
+                .collect()
+        }
+    };
+    let mut seen = false;
+    for candidate in candidates {
+        if candidate.is_file() {
+            seen = true;
+            if rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK).is_ok() {
+                return Ok(candidate);
+            }
+        }
+    }
+    match seen {
+        true => refuse(
+            entity,
+            "it may not be executed",
+            "chmod +x, or name its interpreter",
+        ),
+        false => refuse(
+            entity,
+            "there is no such program",
+            "check the spelling and PATH, or give the full path",
+        ),
     }
 }

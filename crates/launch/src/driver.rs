@@ -5,18 +5,15 @@
 //! process. Everything slow (flushing a report, deleting a directory) is elsewhere.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, bounded, unbounded};
-use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
+use outlive_base::{Error, Incarnation, NodeId, Result, Time, Version};
 use outlive_control::orders::{self, Notice, Order};
-use outlive_control::steering::{Energy, Wishes};
 use outlive_network as network;
-use outlive_planner::online::learned::Learned;
 
-use crate::command::{Recipe, Tree};
+use crate::command::{self, Recipe, Tree};
 use crate::coordinator::{Link, Sources};
 use crate::domains;
 use crate::each;
@@ -27,6 +24,7 @@ use crate::layout;
 use crate::look::Looks;
 use crate::nodes::{Happened, Nodes};
 use crate::places;
+use crate::recall;
 use crate::record::{self, Recorder};
 use crate::reporter::Reporter;
 use crate::run::Run;
@@ -86,7 +84,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
     let mut notes: Vec<Error> = unknown.into_iter().chain(store.take_notes()).collect();
     if let Some(wishes) = &mut set.auto {
-        notes.extend(recall(wishes, &store));
+        notes.extend(recall::recall(wishes, &store));
     }
     let known = store.job().key_hash;
     let (key, job_hash) = store.key(set.fresh, run.hosts.is_none())?;
@@ -195,46 +193,6 @@ fn begin_files(run: &Run) -> Result<()> {
     }
 }
 
-/// Adds what earlier runs have learned; what of that is not used.
-fn recall(wishes: &mut Wishes, store: &Store) -> impl Iterator<Item = Error> + use<> {
-    let (learned, powers) = (learned(store), powers(store));
-    let notes = [
-        learned.as_ref().err().cloned(),
-        powers.as_ref().err().cloned(),
-    ];
-    wishes.learned = learned.unwrap_or(std::mem::take(&mut wishes.learned));
-    wishes.energy = powers.unwrap_or(wishes.energy);
-    notes.into_iter().flatten()
-}
-
-/// What earlier runs have learned; nonsense is named and not used.
-fn learned(store: &Store) -> Result<Learned> {
-    let learned = store.job().learned.clone().unwrap_or_default();
-    match learned.fault() {
-        None => Ok(learned),
-        Some(fault) => Err(Error::new(
-            Code::Corrupt,
-            Entity::File(store.dir().join(layout::JOB).display().to_string()),
-            format!("what was learned of costs and failures is not used: {fault}"),
-            "nothing: it is learned again, from the defaults",
-        )),
-    }
-}
-
-/// The powers of the job's nodes by this run or, if it says nothing of them, an earlier one;
-/// nonsense is named and not used.
-fn powers(store: &Store) -> Result<Option<Energy>> {
-    match store.job().powers {
-        Some(powers) if !powers.is_sound() => Err(Error::new(
-            Code::Corrupt,
-            Entity::File(store.dir().join(layout::JOB).display().to_string()),
-            "the powers of the job's nodes are not used: they are none",
-            "give --watts-compute and --watts-checkpoint again, or off for both",
-        )),
-        powers => Ok(powers),
-    }
-}
-
 /// Writes the report of a run that could not begin, where the user wants one: an older
 /// report must not be taken for this run's.
 ///
@@ -250,56 +208,10 @@ pub fn report_refusal(path: &Path, job: &str, nodes: u32, error: &Error) -> Resu
 /// The command must be here, unless it is started on hosts alone.
 fn look(run: &Run) -> Result<()> {
     if !run.each || run.hosts.is_none() {
-        let executable = find(&run.words)?;
+        let executable = command::find(&run.words)?;
         tracing::info!(command = %executable.display(), "found");
     }
     Ok(())
-}
-
-/// Looks for the command as execvp(3) will, so that a mistake costs no time.
-fn find(words: &[OsString]) -> Result<PathBuf> {
-    let refuse = |entity: Entity, reason: &str, remedy: &str| {
-        Err(Error::new(Code::CommandFailed, entity, reason, remedy))
-    };
-    let Some(program) = words.first() else {
-        return refuse(
-            Entity::Call,
-            "no command is given",
-            "write it after --, for example: outlive run -- mpirun -n 8 ./app",
-        );
-    };
-    let entity = Entity::File(program.to_string_lossy().into_owned());
-    let path = Path::new(program);
-    let candidates: Vec<PathBuf> = match path.components().count() > 1 {
-        true => vec![path.to_owned()],
-        false => {
-            let dirs = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-            std::env::split_paths(&dirs)
-                .map(|dir| dir.join(path))
-                .collect()
-        }
-    };
-    let mut seen = false;
-    for candidate in candidates {
-        if candidate.is_file() {
-            seen = true;
-            if rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK).is_ok() {
-                return Ok(candidate);
-            }
-        }
-    }
-    match seen {
-        true => refuse(
-            entity,
-            "it may not be executed",
-            "chmod +x, or name its interpreter",
-        ),
-        false => refuse(
-            entity,
-            "there is no such program",
-            "check the spelling and PATH, or give the full path",
-        ),
-    }
 }
 
 struct Driver {

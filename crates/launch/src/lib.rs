@@ -37,6 +37,7 @@ pub mod pins;
 mod places;
 pub mod process;
 pub mod prune;
+mod recall;
 pub mod record;
 mod reporter;
 mod run;
