@@ -75,7 +75,7 @@ struct Findings {
 /// `outlive doctor`: 0 if nothing fails, else 69.
 pub fn run(options: &DoctorOptions) -> Result<u8> {
     if options.answer {
-        return outlive_launch::hosts::preflight::answer(site::look);
+        return outlive_launch::hosts::preflight::answer(outlive_launch::hosts::looks::look);
     }
     let flags = Settings {
         store: options.store.clone(),

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use outlive_base::{Error, Level, Ports, Result};
+use outlive_base::level::StoreKind;
+use outlive_base::{Error, Ports, Result};
 
 use crate::command;
 use crate::emulated::Emulated;
@@ -124,7 +125,10 @@ impl Lives<'_> {
             executable,
             passed: passed(run),
             lease: Duration::from_millis(set.bounds.silence_ms()),
-            shared: set.levels.iter().any(|set| set.level == Level::SHARED),
+            shared: set
+                .levels
+                .iter()
+                .any(|set| set.level.store() == StoreKind::Shared),
         };
         let before = &store.job().hosts;
         Hosts::new(common, machines.source, set.nodes, before, events)

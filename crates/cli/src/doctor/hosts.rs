@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use outlive_base::{Error, Result, count};
 use outlive_control::units::duration_ms;
+use outlive_launch::hosts::looks;
 use outlive_launch::hosts::preflight::{self, Answer, PEERS, Request};
-use outlive_launch::site::{self, Check, Grade, check, existing, worst};
+use outlive_launch::site::{Check, Grade, check, existing, worst};
 use outlive_launch::sys;
 use serde::Serialize;
 
@@ -196,7 +197,7 @@ impl OfHost {
 
 fn all(answer: Answer<Vec<Check>>) -> Vec<Check> {
     let mut checks = vec![build(&answer), way(&answer), others(&answer)];
-    checks.extend(answer.clock.map(site::clock));
+    checks.extend(answer.clock.map(looks::clock));
     checks.extend(answer.what);
     checks
 }

@@ -7,8 +7,9 @@ use outlive_base::NodeId;
 use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 
+use super::clock::ClockOffset;
 use super::line::Line;
-use super::preflight::ClockOffset;
+use super::looks;
 use crate::site::{self, Check, Grade};
 
 /// How long a host whose line broke has to let itself be reached, though its lease is over.
@@ -69,7 +70,7 @@ impl Stage {
 impl Call {
     /// What is told of a host's look at itself beside its start, and of its clock.
     pub fn falls_short(&self, name: &str, mut found: Vec<Check>, unix_ms: f64) -> Vec<Input> {
-        let clock = site::clock(ClockOffset::within(unix_ms, self.begun.elapsed()));
+        let clock = looks::clock(ClockOffset::within(unix_ms, self.begun.elapsed()));
         found.extend(Some(clock).filter(|check| check.grade != Grade::Ok));
         let note = |check| Input::Note {
             error: site::told(name, check),

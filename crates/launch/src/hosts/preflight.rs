@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use outlive_base::{Code, Entity, Error, Ports, Result};
@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::address::{self, Subnet};
 use super::advice;
+use super::clock::{ClockOffset, unix_ms};
 use super::line::next_line;
 use super::relay;
 use super::serve;
@@ -100,26 +101,6 @@ struct Found<T> {
     listens: Option<SocketAddr>,
 }
 
-/// How a host's clock stands to this one's.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ClockOffset {
-    /// So much later, in milliseconds.
-    pub ms: f64,
-    /// Give or take.
-    pub error_ms: f64,
-}
-
-impl ClockOffset {
-    /// Of a time that was read there not longer than `age` ago.
-    pub fn within(read_ms: f64, age: Duration) -> ClockOffset {
-        let error_ms = age.as_secs_f64() * 1e3 / 2.0;
-        ClockOffset {
-            ms: read_ms - (unix_ms() - error_ms),
-            error_ms,
-        }
-    }
-}
-
 /// What is known of a host that has answered.
 #[derive(Debug)]
 pub struct Answer<T> {
@@ -180,11 +161,6 @@ pub fn answer<T: Serialize>(look: impl FnOnce(&Question) -> T) -> Result<u8> {
         }
     }
     Ok(0)
-}
-
-pub(super) fn unix_ms() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64() * 1e3)
 }
 
 /// Takes connections until this process ends.

@@ -21,7 +21,7 @@ use outlive_control::orders::AgentSpec;
 
 use super::address;
 use super::line::next_line;
-use super::{preflight, relay};
+use super::{clock, relay};
 use crate::each::member;
 use crate::fleet::{Common, Fleet};
 use crate::host_words::{self as words, Begin, Evict, FromHost, ToHost};
@@ -467,7 +467,7 @@ fn look_beside(begin: &Begin, said: Sender<FromHost>) {
         let seen =
             key.map(|key| crate::job_hash(job.as_str(), &key).is_ok_and(|it| it == job_hash));
         found.extend((seen == Some(false)).then(site::store_unseen));
-        let unix_ms = preflight::unix_ms();
+        let unix_ms = clock::unix_ms();
         let _ = said.try_send(FromHost::Short { found, unix_ms });
     };
     if let Err(error) = threads::start("look", look) {
