@@ -348,11 +348,14 @@ fn ranks(count: u32, extra: &str) -> String {
     format!("s=0; {starts}{waits} exit $s")
 }
 
-fn recovers(inject: &str, place: &str, detect_ms_max: f64) {
-    recovers_in(&World::new(), inject, place, detect_ms_max);
+/// How the loss of a node with all in it is seen.
+const GONE: &str = "its keeper ended (signal 9 (SIGKILL)); its storage is gone";
+
+fn recovers(inject: &str, place: &str, seen: &str) {
+    recovers_in(&World::new(), inject, place, seen);
 }
 
-fn recovers_in(world: &World, inject: &str, place: &str, detect_ms_max: f64) {
+fn recovers_in(world: &World, inject: &str, place: &str, seen: &str) {
     let (status, report) = world.run(4, inject, 3, &["/bin/sh", "-c", &ranks(4, "")]);
     let log = world.log();
     assert_eq!(status, 0, "{log}");
@@ -361,12 +364,10 @@ fn recovers_in(world: &World, inject: &str, place: &str, detect_ms_max: f64) {
     let failure = &report.failures[0];
     assert_eq!(failure.place, place, "{log}");
     assert!(failure.injected, "{log}");
-    let detect_ms = failure.detect_ms.unwrap();
-    assert!(detect_ms < detect_ms_max, "{detect_ms}");
-    assert!(
-        failure.fence_ms.is_some() && failure.relaunch_ms.is_some(),
-        "{failure:?}"
-    );
+    // By what it was seen: by the end of a process, which the kernel tells at once, or by silence.
+    assert!(failure.cause.contains(seen), "{failure:?}");
+    let times = [failure.detect_ms, failure.fence_ms, failure.relaunch_ms];
+    assert!(times.iter().all(Option::is_some), "{failure:?}");
     assert_eq!((report.restarts, report.ranks), (1, Some(4)));
 }
 
@@ -382,20 +383,20 @@ fn undisturbed() {
 }
 
 fn killed_rank() {
-    recovers("rank:1@version=40", "rank:1", 100.0);
+    recovers("rank:1@version=40", "rank:1", "SIGKILL");
 }
 fn killed_node() {
-    recovers("node:2@300ms", "node:2", 1_000.0);
+    recovers("node:2@300ms", "node:2", GONE);
 }
 fn killed_coordinator() {
-    recovers("node:0@version=5", "node:0", 1_000.0);
+    recovers("node:0@version=5", "node:0", GONE);
 }
 /// The part of the coordinator is that of the slot that the settings name, also of who holds it
 /// after its node was lost.
 fn killed_coordinator_of_another_slot() {
     let mut world = World::new();
     world.coordinator = 2;
-    recovers_in(&world, "node:2@version=5", "node:2", 1_000.0);
+    recovers_in(&world, "node:2@version=5", "node:2", GONE);
     let coordinators = std::fs::read_to_string(world.path("coordinators")).unwrap();
     let starts = coordinators.lines().count();
     assert!(starts >= 2, "one of each start: {coordinators}");
@@ -405,10 +406,14 @@ fn killed_coordinator_of_another_slot() {
     );
 }
 fn killed_keeper() {
-    recovers("keeper:3@300ms", "node:3", 1_000.0);
+    recovers(
+        "keeper:3@300ms",
+        "node:3",
+        "its keeper ended (signal 9 (SIGKILL)); its storage is kept",
+    );
 }
 fn frozen_node() {
-    recovers("freeze:node:1@300ms", "node:1", 4_000.0);
+    recovers("freeze:node:1@300ms", "node:1", "silent for ");
 }
 
 fn the_commands_status() {
