@@ -40,7 +40,7 @@ def test_a_killed_rank(job: Job) -> None:
     failure = result.failure()
     assert (failure["kind"], failure["place"], failure["level"]) == ("rank", "rank:4", "memory")
     # By its end, not by a silence.
-    assert failure["injected"] and failure["detect_ms"] < 1000
+    assert failure["injected"] and "SIGKILL" in failure["cause"], failure
     assert failure["at_version"] == 75 and 50 <= failure["version"] <= 74
     assert set(result.said("restored")) == {failure["version"]}
     assert failure["rejected"] == []
@@ -59,7 +59,7 @@ def test_a_killed_node(job: Job, node: int) -> None:
     result = job.survive(inject=(f"node:{node}@version=75",))
     failure = result.failure()
     assert (failure["kind"], failure["place"]) == ("node", f"node:{node}")
-    assert failure["level"] == "partner" and failure["detect_ms"] < 1000
+    assert failure["level"] == "partner" and "keeper ended" in failure["cause"], failure
     assert failure["at_version"] == 75 and 50 <= failure["version"] <= 74
     assert failure["rejected"] == []
     # With the coordinator goes what only it knew: a decision that was not stable yet.
