@@ -184,7 +184,7 @@ suite_examples() {
         skip examples "no .deps/python"
         return
     fi
-    tests_in tests/examples
+    tests_in tests/examples "$beside"
 }
 
 mpi_library() { # mpi_library [WORDS...]: target/debug/liboutlive_mpi.so, with more words for cargo
