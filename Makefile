@@ -36,7 +36,7 @@ python: deps ## the Python package, into .deps/python
 	scripts/python.sh
 
 check: deps ## the quick loop: formatting, lints, unit tests, structure (under 5 minutes)
-	scripts/test.sh fmt lint clippy unit structure
+	scripts/test.sh fmt lint clippy unit histories structure
 
 test: deps ## everything that the continuous integration runs
 	scripts/test.sh all
