@@ -81,8 +81,10 @@ struct UnderWay {
 pub struct Scrub {
     copies: BTreeMap<CopyId, Known>,
     under_way: Option<UnderWay>,
-    /// When to look next at what is kept.
+    /// When to look next for what is to be done.
     next: Time,
+    /// When what is kept is listed next.
+    list_at: Time,
     counts: ScrubStatus,
 }
 
@@ -94,6 +96,7 @@ impl Service for Scrub {
             copies: BTreeMap::new(),
             under_way: None,
             next: now,
+            list_at: now,
             counts: ScrubStatus::default(),
         }
     }
@@ -153,7 +156,12 @@ impl Service for Scrub {
         {
             return;
         }
-        self.list(core);
+        // Not after each copy: of many there is much to list.
+        if core.now() >= self.list_at {
+            self.list_at = self.next;
+            self.list(core);
+        }
+        self.next = self.list_at;
         self.begin_next(core, setting, every);
     }
 
@@ -220,23 +228,23 @@ impl Scrub {
         if self.under_way.is_some() {
             return;
         }
-        let first = self
-            .copies
-            .iter()
-            .map(|(copy, known)| (known.due(every), *copy));
-        let Some((due, copy)) = first.min() else {
-            return;
-        };
-        if due > core.now() {
-            self.next = self.next.min(due);
-            return;
-        }
-        let known = self.copies.get(&copy);
-        let whole = known.is_none_or(|known| known.read_at(every) <= core.now());
-        let Some(reading) = reading_of(core, copy, (whole, setting.bytes_per_s)) else {
-            // It is not kept any more; the list says so next time.
-            self.copies.remove(&copy);
-            return;
+        let (copy, whole, reading) = loop {
+            let all = self.copies.iter();
+            let first = all.map(|(copy, known)| (known.due(every), *copy)).min();
+            let Some((due, copy)) = first else {
+                return;
+            };
+            if due > core.now() {
+                self.next = self.next.min(due);
+                return;
+            }
+            let known = self.copies.get(&copy);
+            let whole = known.is_none_or(|known| known.read_at(every) <= core.now());
+            match reading_of(core, copy, (whole, setting.bytes_per_s)) {
+                Some(reading) => break (copy, whole, reading),
+                // It is not kept any more.
+                None => drop(self.copies.remove(&copy)),
+            }
         };
         reading.brake.slow(!core.rounds().is_empty());
         self.under_way = Some(UnderWay {
