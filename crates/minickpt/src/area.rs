@@ -8,6 +8,8 @@ mod open;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_image::gate::{GATE, GATE_BYTES};
@@ -385,9 +387,14 @@ fn process(
         return Err("its tables did not fit or could not be read".into());
     }
     let pid = head.i32(0);
+    let mappings = mappings(records, special)?;
+    let ended = ended_threads(&records.threads, &mappings);
     let (mut threads, mut making, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for bytes in &records.threads {
         let tid = Bytes(bytes).i32(4);
+        if ended.contains(&tid) {
+            continue;
+        }
         let queued = queued(records.queued, tid);
         if let Some(read) = thread(Bytes(bytes), queued, noted.pending.as_ref())? {
             threads.push(read.0);
@@ -456,11 +463,38 @@ fn process(
         timers: timers(records.timers),
         posix_timers: posix_timers(records.posix_timers, &threads),
         layout: Layout { bounds, auxv },
-        mappings: mappings(records, special)?,
+        mappings,
         descriptors,
         threads,
         locks,
     })
+}
+
+/// Threads that were ending, and to all others have ended ([`births::has_ended`]).
+fn ended_threads(threads: &[&[u8]], mappings: &[Mapping]) -> Vec<i32> {
+    const EXITING: u32 = 1 << 4;
+    let all = threads.iter().map(|bytes| Bytes(bytes));
+    let words: Vec<births::Ending> = all.clone().map(|t| (t.i32(4), t.u64(296))).collect();
+    let ending = all.filter(|thread| thread.u32(8) & EXITING != 0);
+    let ending = ending.map(|thread| (thread.i32(4), thread.u64(296)));
+    ending
+        .filter(|one| word_at(mappings, one.1).is_some_and(|w| births::has_ended(*one, w, &words)))
+        .map(|(tid, _)| tid)
+        .collect()
+}
+
+/// A word of a process's memory, which stands in files.
+fn word_at(mappings: &[Mapping], at: u64) -> Option<u32> {
+    let mapping = mappings.iter().find(|m| m.start <= at && at < m.end)?;
+    let Backing::File { path, offset, .. } = &mapping.backing else {
+        return None;
+    };
+    let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
+    let file = regular.then(|| File::open(path).ok()).flatten()?;
+    let mut word = [0; 4];
+    file.read_exact_at(&mut word, offset + (at - mapping.start))
+        .ok()?;
+    Some(u32::from_le_bytes(word))
 }
 
 /// Where supplementary groups could not be saved they are those of this process.
