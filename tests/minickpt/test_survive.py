@@ -42,6 +42,15 @@ def test_groups_timers_terminals_and_queued_signals(
         m.expect_past("^KEPT")
 
 
+def test_waits_that_the_kernel_went_on_with(machine: Make, outlive: dict[str, Path]) -> None:
+    """After a signal without a handler a wait goes on by restart_syscall(2), which knows its
+    number no more: none of these waits ends before its time.
+    """
+    with machine(scenario("/bin/restarted /dax/stop", ["panic"]), extra=outlive) as m:
+        survive(m, 1)
+        m.expect_past("^restarted done")
+
+
 # The second and the third kernel die while they restore: when the restorer starts, and when
 # the program's process is there again.
 TWICE = """

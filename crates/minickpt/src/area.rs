@@ -4,14 +4,14 @@
 //! number here comes from memory that a dying kernel wrote: lengths are checked against
 //! what is there, and both checksums must fit before anything is believed.
 
+mod ending;
 mod open;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_image::calls::{self, Wait};
 use outlive_image::gate::{GATE, GATE_BYTES};
 use outlive_image::model::{
     Action, Backing, Credentials, Ended, Image, Layout, Mapping, PosixTimer, Process, TIMERS_MAX,
@@ -388,7 +388,7 @@ fn process(
     }
     let pid = head.i32(0);
     let mappings = mappings(records, special)?;
-    let ended = ended_threads(&records.threads, &mappings);
+    let ended = ending::over(&records.threads, &mappings);
     let (mut threads, mut making, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for bytes in &records.threads {
         let tid = Bytes(bytes).i32(4);
@@ -468,33 +468,6 @@ fn process(
         threads,
         locks,
     })
-}
-
-/// Threads that were ending, and to all others have ended ([`births::has_ended`]).
-fn ended_threads(threads: &[&[u8]], mappings: &[Mapping]) -> Vec<i32> {
-    const EXITING: u32 = 1 << 4;
-    let all = threads.iter().map(|bytes| Bytes(bytes));
-    let words: Vec<births::Ending> = all.clone().map(|t| (t.i32(4), t.u64(296))).collect();
-    let ending = all.filter(|thread| thread.u32(8) & EXITING != 0);
-    let ending = ending.map(|thread| (thread.i32(4), thread.u64(296)));
-    ending
-        .filter(|one| word_at(mappings, one.1).is_some_and(|w| births::has_ended(*one, w, &words)))
-        .map(|(tid, _)| tid)
-        .collect()
-}
-
-/// A word of a process's memory, which stands in files.
-fn word_at(mappings: &[Mapping], at: u64) -> Option<u32> {
-    let mapping = mappings.iter().find(|m| m.start <= at && at < m.end)?;
-    let Backing::File { path, offset, .. } = &mapping.backing else {
-        return None;
-    };
-    let regular = std::fs::metadata(path).is_ok_and(|meta| meta.is_file());
-    let file = regular.then(|| File::open(path).ok()).flatten()?;
-    let mut word = [0; 4];
-    file.read_exact_at(&mut word, offset + (at - mapping.start))
-        .ok()?;
-    Some(u32::from_le_bytes(word))
 }
 
 /// Where supplementary groups could not be saved they are those of this process.
@@ -614,9 +587,12 @@ fn thread(
     } else if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
         return Err(format!("thread {tid} was in the middle of fork or exec"));
     }
+    if let Some(wait) = wait(bytes.u64(328)) {
+        calls::unrestart(&mut registers, wait);
+    }
     let unknown = files::still_in_flight(&mut registers);
     let (birth, fork) = (Birth::of(tid, &registers), Fork::of(tid, &registers));
-    outlive_image::calls::settle(&mut registers);
+    calls::settle(&mut registers);
     let (at, length) = (bytes.u32(544) as usize, bytes.u32(548) as usize);
     let xstate = at.checked_add(length).and_then(|end| bytes.0.get(at..end));
     let xstate = xstate.ok_or("a thread's vector state is cut off")?;
@@ -636,6 +612,16 @@ fn thread(
         affinity: bytes.0[384..512].to_vec(),
     };
     Ok(Some((thread, birth, fork, unknown)))
+}
+
+/// What a thread that goes on with a wait was waiting in (OMK_RESTART_*).
+fn wait(kind: u64) -> Option<Wait> {
+    match kind {
+        1 => Some(Wait::Sleep),
+        2 => Some(Wait::Futex),
+        3 => Some(Wait::Poll),
+        _ => None,
+    }
 }
 
 fn mappings(

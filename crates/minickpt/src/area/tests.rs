@@ -78,6 +78,24 @@ fn a_sleeping_thread_makes_its_call_again() {
     assert_eq!(thread.xstate.len(), 832);
 }
 
+/// After a signal without a handler the kernel goes on with a wait by another call.
+#[test]
+fn a_thread_waits_again_in_the_call_that_it_was_in() {
+    for (kind, outcome) in [
+        (0, (0x1002, -4)),
+        (1, (0x1000, libc::SYS_clock_nanosleep)),
+        (3, (0x1000, libc::SYS_poll)),
+    ] {
+        let mut body = whole();
+        let number = ALIGN + 16 + 15 * 8;
+        body[number..number + 8].copy_from_slice(&libc::SYS_restart_syscall.to_le_bytes());
+        body[ALIGN + 328] = kind;
+        let (_, image) = decode(&image(&body), KERNEL, &[], &Noted::default()).unwrap();
+        let registers = &image.processes[0].threads[0].registers;
+        assert_eq!((registers[SIP], registers[10] as i64), outcome);
+    }
+}
+
 #[test]
 fn damage_and_another_kernel_are_told_and_never_panic() {
     let good = image(&whole());
