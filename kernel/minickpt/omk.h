@@ -105,7 +105,6 @@ u32 omk_crc(const void *data, size_t len);
 int omk_save_init(void);
 void omk_save_exit(void);
 size_t omk_save_check(void);
-bool omk_is_protected(const struct task_struct *t);
 
 /* omk_record.c */
 void omk_records_begin(struct omk_writer *w, void *base, size_t cap);

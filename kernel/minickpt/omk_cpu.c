@@ -84,6 +84,17 @@ void __dying omk_cpu_save_self(void)
 	smp_store_release(&slot->done, 1);
 }
 
+/* A thread of a registered process. */
+static bool __dying is_protected(const struct task_struct *t)
+{
+	int i;
+
+	for (i = 0; i < OMK_PROCESSES_MAX; i++)
+		if (READ_ONCE(omk.entries[i].used) && omk.entries[i].signal == t->signal)
+			return true;
+	return false;
+}
+
 /* In the middle of what the kernel does for a protected thread: an interrupt of the
  * program has the thread's empty stack for itself, one of the kernel gets another.
  */
@@ -91,7 +102,7 @@ static bool __dying in_the_middle(void)
 {
 	unsigned long stack = (unsigned long)task_stack_page(current);
 
-	return current_stack_pointer - stack >= THREAD_SIZE && omk_is_protected(current);
+	return current_stack_pointer - stack >= THREAD_SIZE && is_protected(current);
 }
 
 static void __dying stop_here(void *unused)

@@ -256,17 +256,6 @@ static bool __dying any_registered(void)
 	return false;
 }
 
-/* A thread of a registered process. */
-bool __dying omk_is_protected(const struct task_struct *t)
-{
-	int i;
-
-	for (i = 0; i < OMK_PROCESSES_MAX; i++)
-		if (READ_ONCE(omk.entries[i].used) && omk.entries[i].signal == t->signal)
-			return true;
-	return false;
-}
-
 static int __dying on_panic(struct notifier_block *nb, unsigned long unused, void *message)
 {
 	struct omk_image *image;

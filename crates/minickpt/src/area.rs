@@ -418,15 +418,6 @@ fn process(
     }
     let mut bounds = [0; 11];
     bounds.copy_from_slice(&head.words(96, 11));
-    let actions = records.actions.chunks_exact(32).take(64).map(|entry| {
-        let entry = Bytes(entry);
-        Action {
-            handler: entry.u64(0),
-            flags: entry.u64(8),
-            restorer: entry.u64(16),
-            mask: entry.u64(24),
-        }
-    });
     let limits = head.words(224, 32);
     let no_new_privs = records
         .threads
@@ -457,7 +448,7 @@ fn process(
             .chunks_exact(2)
             .map(|pair| (pair[0], pair[1]))
             .collect(),
-        actions: actions.collect(),
+        actions: actions(records.actions),
         pending: head.u64(88),
         queued: queued(records.queued, 0),
         timers: timers(records.timers),
@@ -468,6 +459,17 @@ fn process(
         threads,
         locks,
     })
+}
+
+fn actions(records: &[u8]) -> Vec<Action> {
+    let entries = records.chunks_exact(32).take(64).map(Bytes);
+    let action = |entry: Bytes<'_>| Action {
+        handler: entry.u64(0),
+        flags: entry.u64(8),
+        restorer: entry.u64(16),
+        mask: entry.u64(24),
+    };
+    entries.map(action).collect()
 }
 
 /// Where supplementary groups could not be saved they are those of this process.
