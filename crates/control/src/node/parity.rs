@@ -95,13 +95,7 @@ impl Service for Parity {
                 level,
                 part,
             } => self.own_sealed(core, *version, *level, part.clone()),
-            News::Opened { restored, replaced } => {
-                self.gathered.clear();
-                if let Some((source, version)) = restored.filter(|_| replaced.contains(&core.me()))
-                {
-                    make_again(core, source, version);
-                }
-            }
+            News::Opened { .. } => self.gathered.clear(),
             News::Stable { version, level, .. } => self.end(*version, Some(*level)),
             News::Disarmed(version) => self.end(*version, None),
             News::Aborted(aborted) => self.end(aborted.version, aborted.level),
@@ -338,25 +332,6 @@ fn say<S: Shell>(
         part,
     };
     service::say::<Parity, S>(core, to, &said);
-}
-
-/// After this node was replaced, it lacks its parities of the restored version: the others
-/// still have what they are made of.
-fn make_again<S: Shell>(core: &mut Core<S>, source: Incarnation, version: Version) {
-    let levels = core.contents().levels_of(source, version).into_iter();
-    // A memory server still has its own.
-    for level in levels.filter(|level| level.store() != StoreKind::Server) {
-        let group = core.contents().group(source, version, level, core.me());
-        let Some((group, parts)) = group else {
-            continue;
-        };
-        let member = |node: &NodeId| parts.iter().find(|part| part.node == *node).cloned();
-        let ordered: Option<Vec<Part>> = group.members.iter().map(member).collect();
-        if let Some(parts) = ordered {
-            let making = Making::new(source, version, level, parts, true);
-            core.begin(Ask::Parity(making));
-        }
-    }
 }
 
 #[cfg(test)]

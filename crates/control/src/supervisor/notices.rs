@@ -106,6 +106,7 @@ impl Supervisor {
                 }
                 self.on_warning(now, node, error);
             }
+            Notice::Reprotection(said) => self.on_reprotection(now, node, *said),
             Notice::Status(status) => self.on_status(now, node, status),
             Notice::Stacks { number, found } => self.on_stacks(node, number, found),
             Notice::Health(changes) => self.on_health(node, changes),
@@ -451,6 +452,10 @@ impl Supervisor {
         if self.is_running() && status.incarnation == self.last_incarnation {
             let offered = status.ranks.iter().filter_map(|(_, _, version)| *version);
             self.note_offered(now, offered.max());
+        }
+        match status.reprotection {
+            Some(said) => self.on_reprotection(now, node, *said),
+            None => self.remind_of_lost(node, status.incarnation),
         }
         self.scrubs
             .note(now, node.0, status.agent_restarts, *status.scrub);

@@ -555,6 +555,32 @@ pub enum Event {
         /// Spares left; `None`: none was needed.
         spares_left: Option<u32>,
     },
+    /// A node that took the place of a lost one makes again what that had kept.
+    Reprotecting {
+        /// The node.
+        node: NodeId,
+        /// The version that was restored.
+        version: Version,
+        /// Copies, of all versions.
+        copies: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// The nodes whose loss the version would not survive now.
+        not_survived: Vec<NodeId>,
+    },
+    /// All of it is there again.
+    Reprotected {
+        /// The node.
+        node: NodeId,
+        /// The version that was restored.
+        version: Version,
+        /// Copies, of all versions.
+        copies: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// How long it took, in milliseconds.
+        ms: f64,
+    },
     /// The next start waits.
     BackOff {
         /// Milliseconds.
