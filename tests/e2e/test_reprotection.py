@@ -1,0 +1,94 @@
+"""What a lost node had kept is made again on the one that takes its place, and is told until it is there."""
+
+import json
+import re
+
+from harness import Job, Run
+
+NODES = 4
+LEVELS = ("--levels", "memory,disk,partner,xor:4", "--every", "1000000", "--keep", "64")
+
+
+def status(job: Job) -> dict:
+    return json.loads(job.outlive("status", "--json"))
+
+
+def events(job: Job) -> list[dict]:
+    lines = (job.home / "runs").rglob("events.jsonl")
+    newest = max(lines, key=lambda path: path.stat().st_mtime)
+    return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def versions(job: Job, node: int, kind: str) -> set[int]:
+    """Of which a node keeps such a file."""
+    names = (path.name for path in job.containers(node, kind))
+    return {int(re.search(r"-v(\d+)-", name).group(1)) for name in names}
+
+
+def test_what_a_lost_node_had_kept_is_made_again_of_all_versions(job: Job) -> None:
+    job.nodes, job.ranks, job.steps = NODES, 2 * NODES, 200
+    kept: set[int] = set()
+
+    def done(_: Run) -> bool:
+        report = status(job)["report"] or {}
+        return any(it["seconds"] is not None for it in report.get("reprotections", []))
+
+    result = job.goes_on(
+        *LEVELS,
+        program=("--force", 20, "--wait", "node-loss"),
+        inject=("node:1@version=70",),
+        when=done,
+    )
+    (entry,) = result.report["reprotections"]
+    assert (entry["node"], entry["incarnation"], entry["version"]) == (1, 2, 60), entry
+    # Its own container, that of the node before it, and its parity; of each version that was kept.
+    kept = {20, 40, 60}
+    assert entry["copies"] == entry["copies_total"] >= 3 * len(kept), entry
+    assert entry["bytes"] == entry["bytes_total"] > 0 and entry["seconds"] > 0, entry
+    for kind in ("containers", "partner", "parity"):
+        assert kept <= versions(job, 1, kind), kind
+
+    told = [it for it in events(job) if it["kind"].startswith("reprotect")]
+    assert [it["kind"] for it in told] == ["reprotecting", "reprotected"], told
+    began, ended = told
+    assert began["node"] == ended["node"] == 1 and began["version"] == 60
+    # Each other member of its group is protected by its parity, and node 0 by the copy that it kept:
+    # node 2 has its copy at node 3, and node 3 at node 0.
+    assert began["not_survived"] == [0], began
+    assert ended["copies"] == entry["copies"] and ended["bytes"] == entry["bytes"]
+    # Once all is there nothing is lacking; how long it took stays.
+    assert status(job)["reprotection"] is None
+    text = job.outlive("status")
+    assert re.search(r"^protected +node 1 in incarnation 2: \d+ copies, .* in ", text, re.M), text
+    assert "made again" not in text
+
+
+def test_after_that_the_next_loss_is_survived(job: Job) -> None:
+    """Of the version that was restored, by the node of which only the lost one had kept a copy."""
+    job.nodes, job.ranks, job.steps = NODES, 2 * NODES, 200
+    job.levels = "memory,disk,partner"
+    went = []
+
+    def done(run: Run) -> bool:
+        report = status(job)["report"] or {}
+        ended = [it for it in report.get("reprotections", []) if it["seconds"] is not None]
+        went[:] = [it["node"] for it in ended]
+        return len(ended) == 2
+
+    result = job.goes_on(
+        "--every",
+        "1000000",
+        "--spares",
+        "2",
+        program=("--force", 60),
+        inject=("node:1@version=70", "node:0@version=90"),
+        when=done,
+    )
+    assert went == [1, 0]
+    assert [it["version"] for it in result.failures] == [60, 60], result.err
+
+
+def test_nothing_is_told_where_no_node_was_lost(job: Job) -> None:
+    result = job.survive(inject=("rank:1@version=40",))
+    assert result.report["reprotections"] == []
+    assert "protected" not in job.outlive("status")
