@@ -1,4 +1,5 @@
-"""What a lost node had kept is made again on the one that takes its place, and is told until it is there."""
+"""What a lost node had kept is made again on the one that takes its place, and is told until it is
+there."""
 
 import json
 import re
@@ -52,8 +53,8 @@ def test_what_a_lost_node_had_kept_is_made_again_of_all_versions(job: Job) -> No
     assert [it["kind"] for it in told] == ["reprotecting", "reprotected"], told
     began, ended = told
     assert began["node"] == ended["node"] == 1 and began["version"] == 60
-    # Each other member of its group is protected by its parity, and node 0 by the copy that it kept:
-    # node 2 has its copy at node 3, and node 3 at node 0.
+    # Its group gives nothing back before its container is there. Node 2 has its copy at node 3, and
+    # node 3 at node 0; that of node 0 was lost with it.
     assert began["not_survived"] == [0], began
     assert ended["copies"] == entry["copies"] and ended["bytes"] == entry["bytes"]
     # Once all is there nothing is lacking; how long it took stays.

@@ -334,6 +334,11 @@ impl<S: Shell> Core<S> {
     #[cfg(test)]
     pub(super) fn configure_alone(&mut self, config: JobConfig) {
         self.config = Some(config);
+        for level in self.all_levels().iter().filter(|it| it.members().is_some()) {
+            if let Ok(turns) = self.laid(level) {
+                self.contents.set_groups(level, turns);
+            }
+        }
         self.open_with(None);
     }
 

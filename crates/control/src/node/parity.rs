@@ -159,7 +159,7 @@ impl Parity {
         if core.has_planted(Planted::PrepareWithoutParity) {
             return core.prepare_with(version, level, part);
         }
-        let members = match group_at(core, level) {
+        let members = match core.group_at(level, version) {
             Ok(members) => members,
             Err(error) => return self.failed(core, version, level, error),
         };
@@ -193,8 +193,9 @@ impl Parity {
         let theirs = part.node == from
             && (part.id.incarnation, part.id.version, part.id.node) == (incarnation, version, from);
         let gathers = |group: &[NodeId]| served_by(level, group).is_none_or(|it| it == core.me());
-        let is_member =
-            group_at(core, level).is_ok_and(|group| group.contains(&from) && gathers(&group));
+        let is_member = core
+            .group_at(level, version)
+            .is_ok_and(|group| group.contains(&from) && gathers(&group));
         // What is over here needs nothing more.
         let known = core.contents().part(incarnation, version, level, core.me());
         let here = core.all_levels().contains(level) && level.members().is_some();
@@ -223,7 +224,7 @@ impl Parity {
 
     /// Makes the parity once all containers of the group are there.
     fn try_to_make<S: Shell>(&mut self, core: &mut Core<S>, version: Version, level: Level) {
-        let Ok(members) = group_at(core, level) else {
+        let Ok(members) = core.group_at(level, version) else {
             return;
         };
         let sealed = self.at(version, level);
@@ -251,7 +252,10 @@ impl Parity {
             }
             let pause = Time(pause.0 * 2).min(ASK_PAUSE_MAX);
             sealed.again = Some((now + pause, pause));
-            let members = group_at(core, level).unwrap_or_default().into_iter();
+            let members = core
+                .group_at(level, version)
+                .unwrap_or_default()
+                .into_iter();
             for member in members.filter(|member| !sealed.parts.contains_key(member)) {
                 say(core, member, version, level, None);
             }
@@ -307,15 +311,6 @@ impl Parity {
 fn served_by(level: Level, members: &[NodeId]) -> Option<NodeId> {
     let first = members.first().copied();
     first.filter(|_| level.store() == StoreKind::Server)
-}
-
-/// The members of this node's group.
-fn group_at<S: Shell>(core: &Core<S>, level: Level) -> Result<Vec<NodeId>> {
-    let me = core.me();
-    let mut groups = core.groups_at(level)?.into_iter();
-    groups
-        .find(|members| members.contains(&me))
-        .ok_or_else(|| Error::internal(format!("{level} has no group for {me}")))
 }
 
 fn say<S: Shell>(

@@ -112,11 +112,7 @@ impl Supervisor {
             Notice::Health(changes) => self.on_health(node, changes),
             // People look at these; nothing is decided by them.
             Notice::Spans(_) | Notice::RanksEnded => {}
-            Notice::Finished => {
-                if let Some(slot) = self.slots.get_mut(&node) {
-                    slot.finished = true;
-                }
-            }
+            Notice::Finished => self.on_finished(node),
         }
     }
 
@@ -156,6 +152,12 @@ impl Supervisor {
             slot.suspected_by.insert(node);
             slot.dead_by.insert(node);
             self.on_missed(now, node, peer, true);
+        }
+    }
+
+    fn on_finished(&mut self, node: NodeId) {
+        if let Some(slot) = self.slots.get_mut(&node) {
+            slot.finished = true;
         }
     }
 

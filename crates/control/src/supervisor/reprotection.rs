@@ -121,9 +121,11 @@ impl Supervisor {
         let Some(version) = said.iter().map(|(_, it)| it.version).max() else {
             return Vec::new();
         };
+        // What the incarnation before had made is forgotten when the command is started.
+        let stable = self.is_running().then(|| self.stable_here.newest());
         let newer =
             |(level, stable): (&Level, &Version)| level.outlives_a_node() && *stable > version;
-        if self.stable_here.newest().iter().any(newer) {
+        if stable.iter().flatten().any(newer) {
             return Vec::new();
         }
         // Of an earlier version only what it says of this one would count.

@@ -78,6 +78,8 @@ pub struct Settings {
     pub keep: u32,
     /// How many nodes take turns at a node's copies, version by version (level partner).
     pub partners: u32,
+    /// How many layouts of groups take turns, version by version (levels with groups).
+    pub group_turns: u32,
     /// How copies are read before they are needed.
     pub scrub: ScrubSetting,
     /// How they come to shared storage.
@@ -149,6 +151,7 @@ impl Settings {
             preempt_signal: None,
             keep: 2,
             partners: 1,
+            group_turns: 1,
             scrub: ScrubSetting::default(),
             transfer: TransferSetting::default(),
             refused: Refused::default(),

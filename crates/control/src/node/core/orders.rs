@@ -75,8 +75,8 @@ impl<S: Shell> Core<S> {
             .iter()
             .filter(|level| level.members().is_some())
         {
-            match self.groups_at(level) {
-                Ok(groups) => self.contents.set_groups(level, groups),
+            match self.laid(level) {
+                Ok(turns) => self.contents.set_groups(level, turns),
                 Err(error) => self.warn(error),
             }
         }
