@@ -346,5 +346,8 @@ impl<S: Shell> Core<S> {
     #[cfg(test)]
     pub(super) fn open_with(&mut self, restored: Option<(Incarnation, Version)>) {
         self.open.take_up(Incarnation(1), restored);
+        if let Some((source, version)) = restored {
+            self.restore_line(source, version);
+        }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Of the version that was restored, its own container is written from the slabs (as the incarnation
 //! opens), the containers that it keeps for others come from their nodes, and parities are made here.
-//! What does not come that way, and what is kept of older versions, is made of what others have, one copy
-//! after the other, as if it had been found missing by a reading before the need.
+//! What does not come that way, and what is kept of other versions that are known to be stable, is made of
+//! what others have, one copy after the other, as if it had been found missing by a reading before the need.
 //!
 //! Invariants: a copy is told as lacking until it was seen or read back, or until nobody wants it any
 //! more; what fails is tried again, more rarely each time, for as long as it is wanted; while an incarnation
@@ -188,14 +188,20 @@ fn own_id<S: Shell>(core: &Core<S>, (incarnation, version): (Incarnation, Versio
 }
 
 impl Reprotect {
-    /// Notes what this node is to keep and has lost, of all versions.
+    /// Notes what this node is to keep and has lost, of all versions that it knows to be stable: of others
+    /// it may know the decision and not the removal.
     fn begin<S: Shell>(&mut self, core: &Core<S>, at: (Incarnation, Version)) {
         let now = core.now();
         // One that was replaced once more while an incarnation was opened in vain has nothing.
         (self.taken, self.ended, self.done) = (Some((core.incarnation(), at, now)), None, (0, 0));
         self.ways = ways(core, at);
         self.lacking.clear();
+        let line = core.line();
+        let stable: BTreeSet<_> = line.stable.iter().map(|it| (it.0, it.1)).collect();
         for (copy, _) in kept(core) {
+            if !stable.contains(&(copy.id.incarnation, copy.id.version)) {
+                continue;
+            }
             if let Some(bytes) = lost_with_a_node(core, copy) {
                 let comes =
                     copy.place == CopySource::Kept && (copy.id.incarnation, copy.id.version) == at;

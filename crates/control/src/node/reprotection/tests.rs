@@ -55,6 +55,7 @@ fn commit(node: &mut Node<Still>, version: Version, level: Level) {
 /// An incarnation opens, with which the node took the place of a lost one; its container is written.
 fn opens(node: &mut Node<Still>, replaced: &[u32]) -> Progress {
     let progress = Progress::default();
+    node.core.open_with(Some(AT));
     let news = News::Opened {
         restored: Some(AT),
         replaced: replaced.iter().copied().map(NodeId).collect(),
@@ -156,7 +157,9 @@ fn what_a_lost_node_had_kept_is_told_until_it_is_there() {
 
 #[test]
 fn what_does_not_come_is_looked_for_and_older_versions_are_made_of_others() {
-    let mut node = node(&[Level::PARTNER], &[20, 10]);
+    let mut node = node(&[Level::PARTNER], &[20, 10, 5]);
+    // Of version 5 the node does not know that it is stable: it may have been removed.
+    node.core.open_with(Some((SOURCE, Version(10))));
     opens(&mut node, &[1]);
     assert_eq!(counts(&mut node).1, 4);
     done(&mut node, protected(None, true));
