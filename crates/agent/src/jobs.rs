@@ -39,7 +39,13 @@ impl World {
             return;
         };
         if quiet {
-            return self.protected(Err(error));
+            let _ = self.work.send(Work::Protected {
+                source,
+                version,
+                parity: None,
+                result: Err(error),
+            });
+            return;
         }
         let each = targets.into_iter().map(|target| Work::LevelDone {
             source,
@@ -64,7 +70,12 @@ impl World {
             return;
         };
         let failed = match quiet {
-            true => Work::Protected { result: Err(error) },
+            true => Work::Protected {
+                source,
+                version,
+                parity: Some(level),
+                result: Err(error),
+            },
             false => Work::ParityMade {
                 source,
                 version,
@@ -127,10 +138,10 @@ impl World {
         let (store, work) = (Arc::clone(&self.places.store), self.work.clone());
         let job = move || {
             let result = store.records().persist(&record).map_err(Error::from);
-            let _ = work.send(Work::Protected { result });
+            let _ = work.send(Work::Beside { result });
         };
         let begun = self.recorder.run(job);
-        self.protected(begun);
+        self.beside(begun);
     }
 
     pub(super) fn scrub(&self, reading: Box<Reading>) {

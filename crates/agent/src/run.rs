@@ -245,6 +245,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     if let Some(error) = refused {
         // Told as what comes back from storage.
         let _ = work.send(Work::Kept {
+            id: None,
             result: Err(error.into()),
         });
     }

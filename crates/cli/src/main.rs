@@ -31,6 +31,7 @@ mod pages;
 mod plan;
 mod quiet;
 mod reproducible;
+mod reprotection;
 mod run;
 mod scrub;
 mod service;

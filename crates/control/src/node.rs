@@ -26,6 +26,7 @@ mod planted;
 mod policy;
 pub mod prints;
 mod registry;
+mod reprotection;
 mod room;
 mod scrub;
 mod service;

@@ -69,6 +69,9 @@ impl Job {
         let result = self.parity(who, making);
         let done = match making.quiet {
             true => Done::Protected {
+                source,
+                version,
+                parity: Some(level),
                 result: result.map(drop),
             },
             false => Done::ParityMade {
