@@ -25,6 +25,11 @@ impl<S: Shell> Core<S> {
         (fenced, fresh): (bool, bool),
         history: Incarnation,
     ) {
+        if self.config.is_none() {
+            // The launcher asked the agent before this one. When it has heard this one's greeting
+            // it tells it of the job, and asks again.
+            return;
+        }
         let under_way = self.opening.as_ref().map(|opening| opening.incarnation);
         if under_way == Some(incarnation) {
             // Asked again: the order was not lost, the answer will come.
@@ -581,5 +586,27 @@ fn out_of_sight(number: u32, why: Why, culprit: Option<NodeId>) -> (Code, String
             "bring it back: this is tried again; or name levels without shared (--levels), and what \
              lies elsewhere is taken",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::still::{Still, alone};
+
+    /// The order was meant for the agent before this one, and overtook the word of the job. It
+    /// comes again with that.
+    #[test]
+    fn an_agent_that_does_not_know_its_job_yet_opens_nothing() {
+        let mut agent = alone(0);
+        let open = |agent: &mut Core<Still>| {
+            agent.open(Incarnation(2), Vec::new(), (true, false), Incarnation(1));
+            agent.opening.as_ref().map(|it| it.incarnation)
+        };
+        let job = agent.config.take();
+        assert!(job.is_some());
+        assert_eq!(open(&mut agent), None);
+        agent.config = job;
+        assert_eq!(open(&mut agent), Some(Incarnation(2)));
     }
 }
