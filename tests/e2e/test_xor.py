@@ -1,9 +1,7 @@
 """Parity over groups of nodes: one node of each group may be lost, its bytes are made of what
 the others have."""
 
-import itertools
 import json
-import shutil
 
 import pytest
 from harness import HARMS, Job, damage, hurt, newest_of
@@ -123,36 +121,3 @@ def test_groups_that_cannot_be_laid_are_refused(job: Job) -> None:
     assert result.status == 64 and "failure domain has 2 nodes" in result.err, result.err
     result = job.run("--levels", "disk,xor:2")
     assert result.status == 64 and "xor:G" in result.err, result.err
-
-
-def test_groups_that_take_turns_leave_an_older_version(job: Job) -> None:
-    """Two nodes of a group of the newest version are lost: one before has them apart."""
-    job.nodes, job.ranks, job.steps = 8, 8, 160
-    words = ("--force", 10, "--wait", "node-loss")
-    turning = ("--group-turns", "16", "--keep", "32", "--every", "1000000")
-    job.survive(*LEVELS, *turning, program=job.program(*words))
-    laid: dict[int, list[set[int]]] = {}
-    for found in job.checkpoints():
-        groups = [set(it["members"]) for it in found.get("groups", []) if it["level"] == "xor:4"]
-        if groups:
-            laid[found["version"]] = groups
-            assert sorted(len(group) for group in groups) == [4, 4], found
-            assert set.union(*groups) == set(range(8)), found
-    assert len(laid) >= 8 and len({str(sorted(map(sorted, it))) for it in laid.values()}) > 1, laid
-    newest = max(laid)
-    # Of the pairs of its first group one that is apart in a version before.
-    pairs = itertools.combinations(sorted(laid[newest][0]), 2)
-    apart = {
-        pair: [at for at, groups in laid.items() if not any(set(pair) <= it for it in groups)]
-        for pair in pairs
-    }
-    lost, left = max(apart.items(), key=lambda item: len(item[1]))
-    assert left and newest not in left, apart
-    for node in lost:
-        shutil.rmtree(job.node(node))
-    rehearsed = json.loads(job.outlive("checkpoints", "rehearse", "--json"))
-    assert rehearsed["rebuilt"][1] == max(left), rehearsed
-    job.steps = 240
-    # What turns is said by records, and not by the next run.
-    result = job.survive(*LEVELS, "--group-turns", "3")
-    assert set(result.said("restored")) == {max(left)}, result.err

@@ -39,13 +39,7 @@ impl World {
             return;
         };
         if quiet {
-            let _ = self.work.send(Work::Protected {
-                source,
-                version,
-                parity: None,
-                result: Err(error),
-            });
-            return;
+            return self.protected(Err(error));
         }
         let each = targets.into_iter().map(|target| Work::LevelDone {
             source,
@@ -70,12 +64,7 @@ impl World {
             return;
         };
         let failed = match quiet {
-            true => Work::Protected {
-                source,
-                version,
-                parity: Some(level),
-                result: Err(error),
-            },
+            true => Work::Protected { result: Err(error) },
             false => Work::ParityMade {
                 source,
                 version,
@@ -138,10 +127,10 @@ impl World {
         let (store, work) = (Arc::clone(&self.places.store), self.work.clone());
         let job = move || {
             let result = store.records().persist(&record).map_err(Error::from);
-            let _ = work.send(Work::Beside { result });
+            let _ = work.send(Work::Protected { result });
         };
         let begun = self.recorder.run(job);
-        self.beside(begun);
+        self.protected(begun);
     }
 
     pub(super) fn scrub(&self, reading: Box<Reading>) {

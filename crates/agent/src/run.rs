@@ -245,7 +245,6 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     if let Some(error) = refused {
         // Told as what comes back from storage.
         let _ = work.send(Work::Kept {
-            id: None,
             result: Err(error.into()),
         });
     }

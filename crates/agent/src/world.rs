@@ -120,17 +120,17 @@ impl World {
             .and_then(|descriptor| {
                 self.keeping.run(move || {
                     if let Err(error) = deposit.keep(&tag, descriptor.as_fd()) {
-                        let _ = work.send(Work::Beside { result: Err(error) });
+                        let _ = work.send(Work::Protected { result: Err(error) });
                     }
                 })
             });
-        self.beside(kept);
+        self.protected(kept);
     }
 
     /// Reports what could not be begun.
-    pub(super) fn beside(&self, begun: Result<()>) {
+    pub(super) fn protected(&self, begun: Result<()>) {
         if begun.is_err() {
-            let _ = self.work.send(Work::Beside { result: begun });
+            let _ = self.work.send(Work::Protected { result: begun });
         }
     }
 

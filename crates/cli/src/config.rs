@@ -143,7 +143,6 @@ pub const KEYS: &[Key] = &[
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
     key(SAVES, "partners", "1", ""),
-    key(SAVES, "group-turns", "1", ""),
     key(SAVES, "shared-from", "disk", ""),
     key(SAVES, "shared-rate", "off", ""),
     key(SAVES, "shared-rate-job", "off", ""),
@@ -319,7 +318,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 55] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 54] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -352,7 +351,6 @@ impl Settings {
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),
             ("partners", &self.partners),
-            ("group-turns", &self.group_turns),
             ("shared-from", &self.shared.shared_from),
             ("shared-rate", &self.shared.shared_rate),
             ("shared-rate-job", &self.shared.shared_rate_job),

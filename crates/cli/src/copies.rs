@@ -11,8 +11,6 @@ use crate::config::{Config, number, short};
 
 /// Nodes that take turns at one node's copies, at most.
 const PARTNERS_MAX: u32 = 1024;
-/// Layouts of groups that take turns, at most: each is laid when the job begins.
-const GROUP_TURNS_MAX: u32 = 64;
 
 /// What switches a bound off.
 const OFF: &str = "off";
@@ -30,7 +28,6 @@ pub fn apply(config: &Config, settings: &mut Settings) -> Result<()> {
     };
     settings.refused = refused(config)?;
     settings.partners = number(config, "partners", 1, PARTNERS_MAX)?;
-    settings.group_turns = number(config, "group-turns", 1, GROUP_TURNS_MAX)?;
     Ok(())
 }
 

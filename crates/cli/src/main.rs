@@ -31,7 +31,6 @@ mod pages;
 mod plan;
 mod quiet;
 mod reproducible;
-mod reprotection;
 mod run;
 mod scrub;
 mod service;

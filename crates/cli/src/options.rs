@@ -113,10 +113,6 @@ pub struct Settings {
     /// loses a node and its partner of one version has the one before
     #[arg(long, value_name = "N")]
     pub partners: Option<String>,
-    /// Layouts of groups that take turns, version by version (levels with groups): whoever loses more
-    /// nodes of one group than it tolerates has the version before
-    #[arg(long, value_name = "N")]
-    pub group_turns: Option<String>,
     /// Give up versions with such numbers in regions of which the program has said what numbers
     /// they have
     #[arg(long, value_name = "nan,inf|off")]

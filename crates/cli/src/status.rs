@@ -7,7 +7,6 @@ use outlive_base::{Code, Entity, Error, JobName, Result, Version};
 use outlive_control::health::NodeHealth;
 use outlive_control::processes;
 use outlive_control::report::{HangEntry, Report};
-use outlive_control::reprotection::Reprotecting;
 use outlive_control::slots::Offset;
 use outlive_control::units::{show_bytes, show_ms};
 use outlive_launch::delete;
@@ -20,7 +19,6 @@ use crate::config::Config;
 use crate::jobs::{self, Known, Newest};
 use crate::options::{JobChoice, Settings};
 use crate::output;
-use crate::reprotection;
 use crate::scrub;
 use crate::transfers;
 
@@ -53,8 +51,6 @@ struct Status {
     clocks: Vec<ClockOf>,
     /// Copies on their way to shared storage, while it runs.
     transfers: Vec<transfers::OfNode>,
-    /// What is made again of what lost nodes had kept, while it runs and anything is lacking.
-    reprotection: Option<Reprotecting>,
     /// Why the next run would be refused, if it would.
     refusal: Option<Error>,
 }
@@ -157,11 +153,9 @@ pub fn run(options: &StatusOptions) -> Result<u8> {
     let report = job.report.take();
     let live = Live::read(&job.dir).filter(|_| job.state == State::Running);
     let transfers = live.as_ref().map_or_else(Vec::new, transfers::of);
-    let reprotection = live.as_ref().and_then(|live| live.reprotection.clone());
     let nodes = live.map_or_else(Vec::new, |live| live.nodes);
     let status = Status {
         transfers,
-        reprotection,
         clocks: nodes.iter().filter_map(ClockOf::of).collect(),
         health: nodes.into_iter().map(OfNode::from).collect(),
         refusal: known.refusal,
@@ -234,10 +228,6 @@ fn describe(status: &Status) -> String {
     for transfer in &status.transfers {
         say("transfer", transfer.describe());
     }
-    let lacking = status.reprotection.as_ref();
-    for text in lacking.map_or_else(Vec::new, reprotection::going_on) {
-        say("made again", text);
-    }
     if let Some(error) = &status.refusal {
         say("next run", format!("would be refused: {error}"));
     }
@@ -258,9 +248,6 @@ fn reported(report: &Report, say: &mut dyn FnMut(&str, String)) {
     }
     for (nth, text) in scrub::describe(report).into_iter().enumerate() {
         say(if nth == 0 { "scrub" } else { "" }, text);
-    }
-    for text in reprotection::describe(report) {
-        say("protected", text);
     }
     for failure in &report.failures {
         say("failure", format!("{}: {}", failure.place, failure.cause));

@@ -109,8 +109,6 @@ pub struct JobConfig {
     pub keep: u32,
     /// How many nodes take turns at a node's copies, version by version (level partner); at least 1.
     pub partners: u32,
-    /// How many layouts of groups take turns, version by version (levels with groups); at least 1.
-    pub group_turns: u32,
     /// How copies are read before they are needed.
     pub scrub: ScrubSetting,
     /// How they come to shared storage.

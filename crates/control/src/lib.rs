@@ -7,7 +7,6 @@
 //! - [`orders`]: what launcher and agents tell each other. [`told`]: what is not said twice.
 //! - [`standstill`]: whether a job stands still. [`whereabouts`]: where its ranks are.
 //! - [`health`]: what a node's sensors say, judged. [`scrubbing`]: what is read before it is needed.
-//! - [`reprotection`]: how far what a lost node had kept is made again.
 //! - [`traffic`]: what they send each other, counted.
 //! - [`transfers`]: how copies come to what all nodes share.
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
@@ -22,7 +21,6 @@ pub mod orders;
 pub mod processes;
 pub mod refused;
 pub mod report;
-pub mod reprotection;
 pub mod scrubbing;
 mod signs;
 pub mod slots;

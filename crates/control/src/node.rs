@@ -26,7 +26,6 @@ mod planted;
 mod policy;
 pub mod prints;
 mod registry;
-mod reprotection;
 mod room;
 mod scrub;
 mod service;

@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use crate::config::{Bounds, JobConfig, LevelSetting, Member, Policy};
 use crate::health::{Change, NodeHealth, Settings};
-use crate::reprotection::Reprotection;
 use crate::scrubbing::ScrubStatus;
 use crate::slots::{Offset, ServiceSettings};
 use crate::traffic::Traffic;
@@ -204,9 +203,6 @@ pub enum Order {
         /// Record that the job ended well.
         success: bool,
     },
-    /// The agent before this one was about to make again what a lost node had kept, and has not said
-    /// that all of it is there.
-    LookForLost,
     /// These members have changed since the revision that the agent has heard of. Who knows no job
     /// leaves it aside, and is told of it when it says so.
     Members {
@@ -346,8 +342,6 @@ pub struct NodeStatus {
     pub scrub: Box<ScrubStatus>,
     /// Its copies on their way to shared storage.
     pub transfers: Vec<TransferStatus>,
-    /// How far it has made again what a lost node had kept, if it took the place of one.
-    pub reprotection: Option<Box<Reprotection>>,
     /// How its machine is.
     pub health: Box<NodeHealth>,
     /// How the coordinator's clock stands to this node's, if slots go by it and it was heard.
@@ -514,9 +508,6 @@ pub enum Notice {
         /// Why not.
         outcome: std::result::Result<(), Error>,
     },
-    /// What the node makes again of what a lost one had kept: as it begins, with each copy that is
-    /// there, and in each [`Notice::Status`].
-    Reprotection(Box<Reprotection>),
     /// Something went wrong that does not stop the job.
     Warning(Error),
     /// The answer to [`Order::Status`].

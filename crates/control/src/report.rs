@@ -9,7 +9,6 @@ use outlive_base::{Error, JobName};
 use serde::{Deserialize, Serialize};
 
 use crate::processes::Alike;
-use crate::reprotection::ReprotectionEntry;
 use crate::scrubbing::ScrubEntry;
 use crate::standstill::OnHang;
 use crate::whereabouts::Group;
@@ -56,10 +55,6 @@ pub struct Report {
     /// What was read before it was needed, and what was found.
     #[serde(default)]
     pub scrub: ScrubEntry,
-    /// What was made again of what lost nodes had kept, oldest first: one entry for each node that took
-    /// the place of a lost one.
-    #[serde(default)]
-    pub reprotections: Vec<ReprotectionEntry>,
     /// When a checkpoint is wanted, and why; `None`: the run did not begin.
     #[serde(default)]
     pub policy: Option<PolicyEntry>,
@@ -305,7 +300,6 @@ impl Report {
             not_injected: Vec::new(),
             checkpoints: Checkpoints::default(),
             scrub: ScrubEntry::default(),
-            reprotections: Vec::new(),
             policy: None,
             warnings: Vec::new(),
             errors: Vec::new(),

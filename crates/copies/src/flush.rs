@@ -90,15 +90,8 @@ impl Writing {
     /// Does it, and reports it as asked for.
     pub fn run(self, work: &Reports<Work>) {
         if self.flush.quiet {
-            let captures = &self.flush.captures;
-            let (source, version) = (captures.source, captures.version);
             let result = self.run_quietly();
-            let _ = work.send(Work::Protected {
-                source,
-                version,
-                parity: None,
-                result,
-            });
+            let _ = work.send(Work::Protected { result });
         } else {
             self.run_aloud(work);
         }
@@ -299,13 +292,7 @@ impl Writing {
     fn write(&self, layout: &Layout<'_>, vault: &Vault, rate: u64) -> Result<Sealed> {
         let (store, key) = (&**vault.store(), vault.container_key(self.id()));
         let sealed = match rate {
-            0 => {
-                let options = WriteOptions {
-                    written: Some(self.flush.progress.counter()),
-                    ..WriteOptions::default()
-                };
-                write_container(store, &key, layout, &options)?
-            }
+            0 => write_container(store, &key, layout, &WriteOptions::default())?,
             rate => write_paced(layout, (store, &key), rate)?,
         };
         verify_written(store, &key, Some(&sealed))?;

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
-use outlive_control::node::copies::Progress;
 use outlive_control::node::shell::Making;
 use outlive_ledger::scheme::Piece;
 use outlive_ledger::{Parity, Part};
@@ -39,9 +38,6 @@ pub fn run(places: &Arc<Places>, making: &Making, work: &Reports<Work>) {
     let (source, version, level) = (making.source, making.version, making.group.level);
     let _ = work.send(match making.quiet {
         true => Work::Protected {
-            source,
-            version,
-            parity: Some(level),
             result: result.map(drop),
         },
         false => Work::ParityMade {
@@ -85,28 +81,8 @@ pub fn make(places: &Arc<Places>, making: &Making) -> Result<Parity> {
     let have = |piece| making.quiet || matches!(piece, Piece::Whole(_));
     let want = Piece::Parity(places.node);
     outlive_vault::make(group, want, bytes, &have, &mut pieces, &mut |sum| {
-        // It is made anew of other pieces when some turn out to be rotten.
-        making.progress.goes_on_from(0);
-        let mut counted = Counted {
-            from: sum,
-            progress: &making.progress,
-        };
-        write_parity(store, &key, &head, (bytes, expected), &mut counted)
+        write_parity(store, &key, &head, (bytes, expected), sum)
     })
-}
-
-/// Counts what is read.
-struct Counted<'a> {
-    from: &'a mut dyn Read,
-    progress: &'a Progress,
-}
-
-impl Read for Counted<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let count = self.from.read(bytes)?;
-        self.progress.hand_on(count as u64);
-        Ok(count)
-    }
 }
 
 /// The pieces of a group at the nodes that have them.

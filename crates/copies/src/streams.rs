@@ -70,13 +70,12 @@ fn serve(
                 Ok(_) => Ok(()),
                 Err(error) => Err(error.clone()),
             };
-            let id = Some(id);
             // A connection that ended is for the one who sent.
             let told = |error: &Error| error.code() != Code::Network;
             if result.is_ok() {
-                let _ = work.leave(Work::Kept { id, result });
+                let _ = work.leave(Work::Kept { result });
             } else if result.as_ref().err().is_some_and(told) {
-                let _ = work.send(Work::Kept { id, result });
+                let _ = work.send(Work::Kept { result });
             }
             // Of one that was refused, bytes may still be on their way.
             let whole = kept.is_ok();
@@ -188,7 +187,6 @@ fn give_range(
         let failed = |error: std::io::Error| {
             let error = of_the_sum(error);
             let _ = work.send(Work::Kept {
-                id: None,
                 result: Err(error.clone()),
             });
             error

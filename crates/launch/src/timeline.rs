@@ -10,7 +10,7 @@ use outlive_base::{Entity, Error, NodeId, Time, count};
 
 use outlive_control::health::{self, Change};
 use outlive_control::report::Report;
-use outlive_control::supervisor::{Event, Verdict, named};
+use outlive_control::supervisor::{Event, Verdict};
 use outlive_control::units::{show_bytes, show_ms};
 
 /// How much is shown.
@@ -242,7 +242,6 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             };
             (Plain, Usual, text)
         }
-        Event::Reprotecting { .. } | Event::Reprotected { .. } => of_reprotection(event),
         Event::BackOff { ms } => (
             Plain,
             Usual,
@@ -310,45 +309,6 @@ fn of_health(node: NodeId, change: &Change) -> (Detail, Tone, String) {
             let text = format!("health of {node}: no longer {}: {words}", change.before);
             (Detail::Live, Tone::Good, text)
         }
-    }
-}
-
-/// What is made again of what a lost node had kept.
-fn of_reprotection(event: &Event) -> (Detail, Tone, String) {
-    match event {
-        Event::Reprotecting {
-            node,
-            version,
-            copies,
-            bytes,
-            not_survived,
-        } => {
-            let lacks = format!("{}, {}", count(*copies, "copy"), show_bytes(*bytes));
-            let until = match not_survived[..] {
-                [] => String::new(),
-                _ => format!(
-                    "; until then {version} would not survive the loss of {}",
-                    named(not_survived)
-                ),
-            };
-            let text = format!("{node} makes again what was lost: {lacks}{until}");
-            (Detail::Plain, Tone::Usual, text)
-        }
-        Event::Reprotected {
-            node,
-            copies,
-            bytes,
-            ms,
-            ..
-        } => {
-            let has = format!("{}, {}", count(*copies, "copy"), show_bytes(*bytes));
-            let text = format!(
-                "{node} has all that was lost again: {has}, in {}",
-                show_ms(*ms)
-            );
-            (Detail::Plain, Tone::Good, text)
-        }
-        _ => (Detail::Verbose, Tone::Dim, String::new()),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use outlive_base::{Level, NodeId};
-use serde::{Deserialize, Serialize};
 
 /// Bytes of a group of nodes at a version.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -38,7 +37,7 @@ pub struct Term {
 }
 
 /// The nodes that protect each other at a level, and the lengths of their containers.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
     /// The level.
     pub level: Level,

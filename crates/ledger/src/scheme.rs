@@ -4,10 +4,9 @@
 //! Invariants: recovery, rehearsal and the judges of both ask one question, [`Group::terms`];
 //! encoding is the same question about a parity. Everything is a function of the arguments.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use outlive_base::level::{Scheme, StoreKind};
-use outlive_base::rng::draw;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Result};
 
 pub use crate::pieces::{Group, Layout, Piece, Term};
@@ -118,15 +117,6 @@ impl Group {
 /// # Errors
 /// [`Code::Config`] if there are too few nodes, or too many in one domain.
 pub fn groups(level: Level, domains: &[u32]) -> Result<Vec<Vec<NodeId>>> {
-    groups_in(0, level, domains)
-}
-
-/// The same in a turn: in each the nodes are dealt otherwise to as many groups of the same sizes, so that
-/// nodes that share a group at one version do not at most others. Turn 0 is that of [`groups`].
-///
-/// # Errors
-/// As above, whatever the turn.
-pub fn groups_in(turn: u32, level: Level, domains: &[u32]) -> Result<Vec<Vec<NodeId>>> {
     let Some(members) = level.members() else {
         return Ok(Vec::new());
     };
@@ -151,50 +141,18 @@ pub fn groups_in(turn: u32, level: Level, domains: &[u32]) -> Result<Vec<Vec<Nod
         );
         return refused(reason, "take smaller groups, or the level partner");
     }
-    let mut first: BTreeMap<u32, usize> = BTreeMap::new();
-    for (node, domain) in domains.iter().enumerate() {
-        first.entry(*domain).or_insert(node);
-    }
+    // Neighbours in a domain go to groups that follow each other.
     let mut order: Vec<usize> = (0..nodes).collect();
-    order.sort_by_key(|&node| (first.get(&domains[node]), node));
-    let mut groups = match turn {
-        0 => dealt_in_order(&order, count),
-        turn => dealt_by_chance(u64::from(turn), &order, domains, count),
-    };
+    order.sort_by_key(|&node| {
+        let first = domains.iter().position(|it| *it == domains[node]);
+        (first, node)
+    });
+    let mut groups = vec![Vec::new(); count];
+    for (nth, node) in order.into_iter().enumerate() {
+        groups[nth % count].push(NodeId(node as u32));
+    }
     groups.iter_mut().for_each(|group| group.sort());
     Ok(groups)
-}
-
-/// Neighbours in a domain go to groups that follow each other.
-fn dealt_in_order(order: &[usize], count: usize) -> Vec<Vec<NodeId>> {
-    let mut groups = vec![Vec::new(); count];
-    for (nth, node) in order.iter().enumerate() {
-        groups[nth % count].push(NodeId(*node as u32));
-    }
-    groups
-}
-
-/// Round by round each group gets one node, in an order that is drawn; a group that has one of a domain
-/// waits for the next.
-fn dealt_by_chance(turn: u64, order: &[usize], domains: &[u32], count: usize) -> Vec<Vec<NodeId>> {
-    let mut groups = vec![Vec::new(); count];
-    let (mut round, mut left) = (0, Vec::new());
-    for domain in order.chunk_by(|one, other| domains[*one] == domains[*other]) {
-        let mut taken = BTreeSet::new();
-        for node in domain {
-            if left.is_empty() {
-                round += 1;
-                left = (0..count).collect();
-                left.sort_by_key(|group| draw(turn, round, *group as u64));
-            }
-            // A domain has no more nodes than there are groups: one is left.
-            let at = left.iter().rposition(|group| !taken.contains(group));
-            let group = left.remove(at.unwrap_or(0));
-            taken.insert(group);
-            groups[group].push(NodeId(*node as u32));
-        }
-    }
-    groups
 }
 
 #[cfg(test)]
@@ -233,8 +191,7 @@ mod tests {
         for nodes in 3..40u32 {
             for size in 1..5 {
                 let domains: Vec<u32> = (0..nodes).map(|node| node / size).collect();
-                let turn = nodes * size % 7;
-                let Ok(groups) = groups_in(turn, xor, &domains) else {
+                let Ok(groups) = groups(xor, &domains) else {
                     continue;
                 };
                 let mut all: Vec<NodeId> = groups.concat();
@@ -248,59 +205,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn in_each_turn_groups_are_as_large_and_keep_domains_apart() {
-        for (nodes, size, members) in [(10, 1, 3), (16, 2, 4), (24, 3, 5), (40, 4, 8), (61, 2, 6)] {
-            let level = Level::xor(members).unwrap();
-            let domains: Vec<u32> = (0..nodes).map(|node| node / size).collect();
-            let sizes = |groups: &[Vec<NodeId>]| {
-                let mut sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
-                sizes.sort_unstable();
-                sizes
-            };
-            let usual = sizes(&groups(level, &domains).unwrap());
-            for turn in 0..64 {
-                let groups = groups_in(turn, level, &domains).unwrap();
-                assert_eq!(sizes(&groups), usual, "turn {turn}");
-                let mut all: Vec<NodeId> = groups.concat();
-                all.sort();
-                assert_eq!(all, (0..nodes).map(NodeId).collect::<Vec<_>>());
-                for group in &groups {
-                    let domain = |node: &NodeId| domains[node.0 as usize];
-                    let distinct: BTreeSet<u32> = group.iter().map(domain).collect();
-                    assert_eq!(distinct.len(), group.len(), "turn {turn}: {group:?}");
-                }
-                assert_eq!(groups, groups_in(turn, level, &domains).unwrap());
-            }
-        }
-    }
-
-    /// Two that share a group in one turn do in another no more often than any two.
-    #[test]
-    fn who_shares_a_group_in_one_turn_seldom_does_in_the_next() {
-        let (nodes, members, turns) = (32, 4, 200);
-        let domains: Vec<u32> = (0..nodes).collect();
-        let level = Level::xor(members).unwrap();
-        let pairs = |turn| -> BTreeSet<(NodeId, NodeId)> {
-            let groups = groups_in(turn, level, &domains).unwrap();
-            let of = |group: Vec<NodeId>| {
-                let others = group.clone();
-                let pair = move |one: NodeId| others.clone().into_iter().map(move |it| (one, it));
-                group.into_iter().flat_map(pair)
-            };
-            groups
-                .into_iter()
-                .flat_map(of)
-                .filter(|(one, it)| one < it)
-                .collect()
-        };
-        let again = |turn| pairs(turn).intersection(&pairs(turn + 1)).count();
-        let met: usize = (0..turns).map(again).sum();
-        let all = turns as usize * pairs(0).len();
-        // By chance 3 of the 31 others.
-        let share = met as f64 / all as f64;
-        assert!((0.07..0.13).contains(&share), "{share}");
     }
 }

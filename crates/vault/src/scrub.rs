@@ -151,7 +151,9 @@ pub fn mend_container(
     expected: &Sealed,
     reader: &mut dyn io::Read,
 ) -> outlive_base::Result<()> {
-    let (path, draft) = written_beside(store, key, expected, reader)?;
+    let path = store.locate(key);
+    let draft = store.begin(key, expected.length, expected.length.is_multiple_of(PAGE64))?;
+    fill(&*draft, expected.length, reader)?;
     let back = Container::of_object(&path, draft.read_back()?)?;
     back.verify(Some(expected))?;
     drop(back);
@@ -178,7 +180,9 @@ pub fn make_container(
     expected: &Sealed,
     reader: &mut dyn io::Read,
 ) -> outlive_base::Result<()> {
-    let (path, draft) = written_beside(store, key, expected, reader)?;
+    let path = store.locate(key);
+    let draft = store.begin(key, expected.length, expected.length.is_multiple_of(PAGE64))?;
+    fill(&*draft, expected.length, reader)?;
     match draft.read_back() {
         Ok(back) => {
             Container::of_object(&path, back)?.verify(Some(expected))?;
@@ -195,19 +199,6 @@ pub fn make_container(
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// A draft that holds what `reader` gives, and where it will stand.
-fn written_beside(
-    store: &dyn Store,
-    key: &Key,
-    expected: &Sealed,
-    reader: &mut dyn io::Read,
-) -> outlive_base::Result<(String, Box<dyn Draft>)> {
-    let (path, length) = (store.locate(key), expected.length);
-    let draft = store.begin(key, length, length.is_multiple_of(PAGE64))?;
-    fill(&*draft, length, reader)?;
-    Ok((path, draft))
 }
 
 fn fill(draft: &dyn Draft, length: u64, reader: &mut dyn io::Read) -> outlive_base::Result<()> {

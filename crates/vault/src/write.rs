@@ -7,7 +7,7 @@
 //! the end, one fsync.
 
 use std::io::{self, IoSlice, Read};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 
 use crate::aligned::PAGE;
@@ -45,8 +45,6 @@ pub struct WriteOptions<'a> {
     pub direct: bool,
     /// Give up as soon as this is set.
     pub cancel: Option<&'a AtomicBool>,
-    /// Bytes that were handed to the store are added here.
-    pub written: Option<&'a AtomicU64>,
 }
 
 impl Default for WriteOptions<'_> {
@@ -55,7 +53,6 @@ impl Default for WriteOptions<'_> {
             threads: THREADS,
             direct: true,
             cancel: None,
-            written: None,
         }
     }
 }
@@ -65,7 +62,6 @@ struct Writing<'a> {
     draft: Box<dyn Draft>,
     path: String,
     cancel: Option<&'a AtomicBool>,
-    written: Option<&'a AtomicU64>,
 }
 
 impl<'a> Writing<'a> {
@@ -81,18 +77,12 @@ impl<'a> Writing<'a> {
             draft: store.begin(key, length, options.direct && aligned)?,
             path,
             cancel: options.cancel,
-            written: options.written,
         })
     }
 
     fn transfer(&self, slices: &mut [IoSlice<'_>], offset: u64) -> Result<(), WriteError> {
         check(self.cancel, &self.path)?;
-        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        self.draft.write(offset, slices)?;
-        if let Some(written) = self.written {
-            written.fetch_add(bytes as u64, Ordering::Relaxed);
-        }
-        Ok(())
+        self.draft.write(offset, slices)
     }
 
     fn finish(self) -> Result<(), WriteError> {

@@ -12,7 +12,7 @@ use outlive_launch::record::Run;
 use outlive_launch::record::lines::{SpanKind, SpanLine};
 use outlive_node::picture::escape;
 
-use crate::{reprotection, scrub};
+use crate::scrub;
 
 use super::history::{History, Part, by_level};
 use super::{Seen, picture, show_seconds};
@@ -294,9 +294,6 @@ fn checkpoints(body: &mut String, report: &Report, run: Option<&Run>) {
         count(counts.taken, "version"),
         counts.aborted
     );
-    for text in reprotection::describe(report) {
-        let _ = writeln!(body, "<p>Made again on {}</p>", escape(&text));
-    }
     for text in scrub::describe(report) {
         let _ = writeln!(body, "<p>{}</p>", escape(&text));
     }

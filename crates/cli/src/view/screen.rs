@@ -11,7 +11,6 @@ use outlive_launch::record::live::{Live, LiveNode};
 use super::history::{Part, by_level};
 use super::paint::{Column, Line, Room, Tone, row, wrapped};
 use super::{nodes, show_seconds};
-use crate::reprotection;
 
 /// What is older than this is said to be.
 const OLD_SECONDS: f64 = 5.0;
@@ -87,12 +86,6 @@ fn head(subject: &Subject, room: Room) -> Vec<Line> {
         lines.extend(counted.into_iter().take(if small { 1 } else { 2 }));
     }
     lines.extend(newest(subject));
-    let live_now = live.filter(|_| subject.is_running());
-    if let Some(lacking) = live_now.and_then(|live| live.reprotection.as_ref()) {
-        for text in reprotection::going_on(lacking) {
-            lines.push(named("made again", Tone::Warn, text));
-        }
-    }
     let policy = report.and_then(|report| report.policy.as_ref());
     if let Some(policy) = policy.filter(|_| !small) {
         let room = width.saturating_sub(NAME).max(20);
@@ -347,21 +340,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use outlive_base::Version;
-    use outlive_control::reprotection::Reprotecting;
 
     use super::*;
     use crate::view::history::tests::{HOSTILE, sample};
     use crate::view::nodes::tests::node;
-
-    fn lacking() -> Reprotecting {
-        Reprotecting {
-            version: 20,
-            copies_total: 2,
-            bytes_total: 3 << 20,
-            not_survived: vec![0],
-            ..Reprotecting::default()
-        }
-    }
 
     fn subject(nodes: Vec<LiveNode>) -> Subject {
         let (report, _) = sample();
@@ -383,7 +365,6 @@ mod tests {
             versions_per_minute: 12.0,
             bytes_per_second: 3e6,
             traffic: Default::default(),
-            reprotection: Some(lacking()),
             nodes,
         };
         Subject {
@@ -440,8 +421,6 @@ mod tests {
             "12.0 a minute, 2.9 MiB/s",
             "25 offered   disk 30",
             "waits for",
-            "0 of 2 copies, 0 B of 3.0 MiB",
-            "version 20 would not survive the loss of node 0 now",
             "PARTNER",
             "silent",
             "node:1",

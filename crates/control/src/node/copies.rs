@@ -186,10 +186,6 @@ impl Progress {
         self.add(bytes);
         self.0.reached.fetch_add(bytes, Relaxed);
     }
-    /// Where to count bytes of the copy that are handed on.
-    pub fn counter(&self) -> &AtomicU64 {
-        &self.0.reached
-    }
     /// So many bytes of the copy are there or were handed on.
     pub fn reached(&self) -> u64 {
         self.0.reached.load(Relaxed)

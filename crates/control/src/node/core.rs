@@ -5,7 +5,6 @@
 //! What else a node does hangs on this as a [service](super::service): it hears [`News`], reads
 //! what is known here, and changes it only through what is offered for that.
 
-mod again;
 mod asks;
 mod contents;
 mod deferred;
@@ -42,7 +41,6 @@ use outlive_base::{Incarnation, Level, NodeId, Rank, Time, Version};
 use outlive_ledger::Part;
 use outlive_protocols::commit::{self, Commit, Levels, Pieces, Why};
 
-use super::copies::Progress;
 use super::machines::Driver;
 use super::shell::Shell;
 use super::{Hello, Planted, Start};
@@ -159,8 +157,6 @@ pub enum News {
         restored: Option<(Incarnation, Version)>,
         /// What lives elsewhere than before.
         replaced: Vec<NodeId>,
-        /// This node's container is written again, so far; `None`: it is not.
-        again: Option<Progress>,
     },
     /// A process has become a rank.
     Joined,
@@ -334,20 +330,6 @@ impl<S: Shell> Core<S> {
     #[cfg(test)]
     pub(super) fn configure_alone(&mut self, config: JobConfig) {
         self.config = Some(config);
-        for level in self.all_levels().iter().filter(|it| it.members().is_some()) {
-            if let Ok(turns) = self.laid(level) {
-                self.contents.set_groups(level, turns);
-            }
-        }
-        self.open_with(None);
-    }
-
-    /// As if an incarnation had opened with this.
-    #[cfg(test)]
-    pub(super) fn open_with(&mut self, restored: Option<(Incarnation, Version)>) {
-        self.open.take_up(Incarnation(1), restored);
-        if let Some((source, version)) = restored {
-            self.restore_line(source, version);
-        }
+        self.open.take_up(Incarnation(1), None);
     }
 }

@@ -95,7 +95,13 @@ impl Service for Parity {
                 level,
                 part,
             } => self.own_sealed(core, *version, *level, part.clone()),
-            News::Opened { .. } => self.gathered.clear(),
+            News::Opened { restored, replaced } => {
+                self.gathered.clear();
+                if let Some((source, version)) = restored.filter(|_| replaced.contains(&core.me()))
+                {
+                    make_again(core, source, version);
+                }
+            }
             News::Stable { version, level, .. } => self.end(*version, Some(*level)),
             News::Disarmed(version) => self.end(*version, None),
             News::Aborted(aborted) => self.end(aborted.version, aborted.level),
@@ -159,7 +165,7 @@ impl Parity {
         if core.has_planted(Planted::PrepareWithoutParity) {
             return core.prepare_with(version, level, part);
         }
-        let members = match core.group_at(level, version) {
+        let members = match group_at(core, level) {
             Ok(members) => members,
             Err(error) => return self.failed(core, version, level, error),
         };
@@ -193,9 +199,8 @@ impl Parity {
         let theirs = part.node == from
             && (part.id.incarnation, part.id.version, part.id.node) == (incarnation, version, from);
         let gathers = |group: &[NodeId]| served_by(level, group).is_none_or(|it| it == core.me());
-        let is_member = core
-            .group_at(level, version)
-            .is_ok_and(|group| group.contains(&from) && gathers(&group));
+        let is_member =
+            group_at(core, level).is_ok_and(|group| group.contains(&from) && gathers(&group));
         // What is over here needs nothing more.
         let known = core.contents().part(incarnation, version, level, core.me());
         let here = core.all_levels().contains(level) && level.members().is_some();
@@ -224,7 +229,7 @@ impl Parity {
 
     /// Makes the parity once all containers of the group are there.
     fn try_to_make<S: Shell>(&mut self, core: &mut Core<S>, version: Version, level: Level) {
-        let Ok(members) = core.group_at(level, version) else {
+        let Ok(members) = group_at(core, level) else {
             return;
         };
         let sealed = self.at(version, level);
@@ -252,10 +257,7 @@ impl Parity {
             }
             let pause = Time(pause.0 * 2).min(ASK_PAUSE_MAX);
             sealed.again = Some((now + pause, pause));
-            let members = core
-                .group_at(level, version)
-                .unwrap_or_default()
-                .into_iter();
+            let members = group_at(core, level).unwrap_or_default().into_iter();
             for member in members.filter(|member| !sealed.parts.contains_key(member)) {
                 say(core, member, version, level, None);
             }
@@ -313,6 +315,15 @@ fn served_by(level: Level, members: &[NodeId]) -> Option<NodeId> {
     first.filter(|_| level.store() == StoreKind::Server)
 }
 
+/// The members of this node's group.
+fn group_at<S: Shell>(core: &Core<S>, level: Level) -> Result<Vec<NodeId>> {
+    let me = core.me();
+    let mut groups = core.groups_at(level)?.into_iter();
+    groups
+        .find(|members| members.contains(&me))
+        .ok_or_else(|| Error::internal(format!("{level} has no group for {me}")))
+}
+
 fn say<S: Shell>(
     core: &mut Core<S>,
     to: NodeId,
@@ -327,6 +338,25 @@ fn say<S: Shell>(
         part,
     };
     service::say::<Parity, S>(core, to, &said);
+}
+
+/// After this node was replaced, it lacks its parities of the restored version: the others
+/// still have what they are made of.
+fn make_again<S: Shell>(core: &mut Core<S>, source: Incarnation, version: Version) {
+    let levels = core.contents().levels_of(source, version).into_iter();
+    // A memory server still has its own.
+    for level in levels.filter(|level| level.store() != StoreKind::Server) {
+        let group = core.contents().group(source, version, level, core.me());
+        let Some((group, parts)) = group else {
+            continue;
+        };
+        let member = |node: &NodeId| parts.iter().find(|part| part.node == *node).cloned();
+        let ordered: Option<Vec<Part>> = group.members.iter().map(member).collect();
+        if let Some(parts) = ordered {
+            let making = Making::new(source, version, level, parts, true);
+            core.begin(Ask::Parity(making));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -103,8 +103,6 @@ services! {
     injection: Injection,
     /// What is removed, and when.
     collection: Collection,
-    /// What a lost node had kept, and is made again here.
-    reprotection: Reprotect,
     /// What is read before it is needed.
     scrub: Scrub,
     /// Copies at `shared` of what lies in node storage.

@@ -336,7 +336,7 @@ impl Scrub {
 }
 
 /// The copies that this node reads, by the records, with the levels that each of them is for.
-pub(super) fn kept<S: Shell>(core: &Core<S>) -> BTreeMap<CopyId, Vec<Level>> {
+fn kept<S: Shell>(core: &Core<S>) -> BTreeMap<CopyId, Vec<Level>> {
     let versions = core.contents().versions().into_iter();
     versions
         .flat_map(|(source, version)| kept_of(core, source, version))
@@ -377,7 +377,7 @@ fn kept_of<S: Shell>(
 }
 
 /// How a copy is read and mended; `None` if the records do not name it any more.
-pub(super) fn reading_of<S: Shell>(
+fn reading_of<S: Shell>(
     core: &Core<S>,
     copy: CopyId,
     (whole, bytes_per_s): (bool, u64),
@@ -438,8 +438,7 @@ fn mended(damage: &Error, from: Level) -> Error {
     )
 }
 
-/// That a copy could not be mended, or made again.
-pub(super) fn not_mended(damage: &Error, why: &[Error]) -> Error {
+fn not_mended(damage: &Error, why: &[Error]) -> Error {
     let each = why
         .iter()
         .map(|error| format!("{}: {}", error.entity(), error.reason()));

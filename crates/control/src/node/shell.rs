@@ -20,7 +20,7 @@ use outlive_protocols::commit;
 use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
-use super::copies::{CopyId, Progress, Reading, Scrubbed, Transferring};
+use super::copies::{CopyId, Reading, Scrubbed, Transferring};
 use super::prints::Print;
 use crate::health::Sample;
 use crate::orders::{Fault, Member, Notice, Opened, RankStacks};
@@ -238,8 +238,6 @@ pub struct Flush<L> {
     pub known: Option<Part>,
     /// Levels that were committed already: each is not told, [`Done::Protected`] is.
     pub quiet: bool,
-    /// How much of this node's own container is written.
-    pub progress: Progress,
 }
 
 impl<L> Flush<L> {
@@ -285,8 +283,6 @@ pub struct Making {
     pub parts: Vec<Part>,
     /// The version was committed already: [`Done::Protected`] tells of it.
     pub quiet: bool,
-    /// How much of it is made.
-    pub progress: Progress,
 }
 
 impl Making {
@@ -308,7 +304,6 @@ impl Making {
             },
             parts,
             quiet,
-            progress: Progress::default(),
         }
     }
 }
@@ -383,7 +378,7 @@ pub enum Ask<L> {
     },
     /// Give memory back that nobody needs.
     GiveBack(Vec<Arc<L>>),
-    /// Leave a record that the job has ended, after those that wait: [`Done::Beside`].
+    /// Leave a record that the job has ended, after those that wait: [`Done::Protected`].
     Finished(Record),
     /// Damage the newest container at a level: [`Done::Corrupted`].
     Corrupt {
@@ -555,19 +550,9 @@ pub enum Done<L> {
         /// Those that were looked at.
         ranks: Vec<RankStacks>,
     },
-    /// What a lost node had kept of a version was made again, or was not.
+    /// A copy for a lost partner was made again, or something else of which only a failure
+    /// is news.
     Protected {
-        /// The incarnation of the capture.
-        source: Incarnation,
-        /// The version.
-        version: Version,
-        /// The parity of this level; `None`: this node's container, and its partner's copy.
-        parity: Option<Level>,
-        /// What became of it.
-        result: Result<()>,
-    },
-    /// Something of which only a failure is news.
-    Beside {
         /// What became of it.
         result: Result<()>,
     },
@@ -596,8 +581,6 @@ pub enum Done<L> {
     },
     /// A copy for another node could not be kept here, or could be.
     Kept {
-        /// Whose, and of which version; `None`: something else is wrong with what is kept here.
-        id: Option<ContainerId>,
         /// What became of it.
         result: Result<()>,
     },
@@ -625,7 +608,6 @@ impl<L> Done<L> {
             | Done::Daemon(_)
             | Done::Stacks { .. }
             | Done::Protected { .. }
-            | Done::Beside { .. }
             | Done::Corrupted { .. }
             | Done::Kept { .. } => "small work",
         }

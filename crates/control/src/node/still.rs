@@ -177,7 +177,6 @@ pub fn one_of(nodes: u32, node: u32, level: Level) -> Node<Still> {
         bounds: Bounds::default(),
         keep: 1,
         partners: 1,
-        group_turns: 1,
         scrub: ScrubSetting::default(),
         transfer: TransferSetting::default(),
         refused: Refused::default(),

@@ -626,12 +626,8 @@ impl Supervisor {
             slot.state = NodeSlotState::Ended;
         } else {
             let replaced = slot.replaced || storage == Storage::Empty;
-            // What it lacks it lacks still; one that has nothing begins anew.
-            let reprotection = slot.reprotection.take();
-            let reprotection = reprotection.filter(|_| storage != Storage::Empty);
             *slot = NodeSlot {
                 replaced,
-                reprotection,
                 ..NodeSlot::new(epoch + EPOCH_STEP, now)
             };
         }

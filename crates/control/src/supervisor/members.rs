@@ -20,7 +20,6 @@ impl Supervisor {
             bounds: self.set.bounds,
             keep: self.set.keep,
             partners: self.set.partners,
-            group_turns: self.set.group_turns,
             scrub: self.set.scrub,
             transfer: self.set.transfer,
             refused: self.set.refused,

@@ -23,7 +23,6 @@ mod injections;
 mod joining;
 mod members;
 mod notices;
-mod reprotection;
 mod routine;
 mod silence;
 mod stable;
@@ -38,7 +37,6 @@ use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::orders::{Opened, Order};
-use crate::reprotection::Reprotection;
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version, placement};
 
 pub use hang::file_name as hang_file;
@@ -46,7 +44,7 @@ pub use injections::NOT_INJECTED;
 pub use types::{
     Action, EPOCH_STEP, Event, Input, Outcome, Planted, Said, Settings, Storage, Verdict,
 };
-pub use view::{NodeState, NodeView, Stage, View, named};
+pub use view::{NodeState, NodeView, Stage, View};
 
 use crate::ended::Ended;
 use crate::report::{FailureEntry, Report};
@@ -151,8 +149,6 @@ struct NodeSlot {
     told: Option<u64>,
     /// Storage was lost since the last incarnation.
     replaced: bool,
-    /// What its holder makes again of what the one before it had kept; `None`: nothing is lacking.
-    reprotection: Option<Reprotection>,
     /// An injection killed it then.
     hit: Option<Time>,
     /// The storage of the present holder was removed (by an injection), or is out of reach.
@@ -477,7 +473,6 @@ impl NodeSlot {
             changed: 0,
             told: None,
             replaced: false,
-            reprotection: None,
             hit: None,
             wiped: false,
             doomed: false,

@@ -106,13 +106,16 @@ impl Supervisor {
                 }
                 self.on_warning(now, node, error);
             }
-            Notice::Reprotection(said) => self.on_reprotection(now, node, *said),
             Notice::Status(status) => self.on_status(now, node, status),
             Notice::Stacks { number, found } => self.on_stacks(node, number, found),
             Notice::Health(changes) => self.on_health(node, changes),
             // People look at these; nothing is decided by them.
             Notice::Spans(_) | Notice::RanksEnded => {}
-            Notice::Finished => self.on_finished(node),
+            Notice::Finished => {
+                if let Some(slot) = self.slots.get_mut(&node) {
+                    slot.finished = true;
+                }
+            }
         }
     }
 
@@ -152,12 +155,6 @@ impl Supervisor {
             slot.suspected_by.insert(node);
             slot.dead_by.insert(node);
             self.on_missed(now, node, peer, true);
-        }
-    }
-
-    fn on_finished(&mut self, node: NodeId) {
-        if let Some(slot) = self.slots.get_mut(&node) {
-            slot.finished = true;
         }
     }
 
@@ -454,10 +451,6 @@ impl Supervisor {
         if self.is_running() && status.incarnation == self.last_incarnation {
             let offered = status.ranks.iter().filter_map(|(_, _, version)| *version);
             self.note_offered(now, offered.max());
-        }
-        match status.reprotection {
-            Some(said) => self.on_reprotection(now, node, *said),
-            None => self.remind_of_lost(node, status.incarnation),
         }
         self.scrubs
             .note(now, node.0, status.agent_restarts, *status.scrub);

@@ -78,8 +78,6 @@ pub struct Settings {
     pub keep: u32,
     /// How many nodes take turns at a node's copies, version by version (level partner).
     pub partners: u32,
-    /// How many layouts of groups take turns, version by version (levels with groups).
-    pub group_turns: u32,
     /// How copies are read before they are needed.
     pub scrub: ScrubSetting,
     /// How they come to shared storage.
@@ -151,7 +149,6 @@ impl Settings {
             preempt_signal: None,
             keep: 2,
             partners: 1,
-            group_turns: 1,
             scrub: ScrubSetting::default(),
             transfer: TransferSetting::default(),
             refused: Refused::default(),
@@ -562,32 +559,6 @@ pub enum Event {
         node: NodeId,
         /// Spares left; `None`: none was needed.
         spares_left: Option<u32>,
-    },
-    /// A node that took the place of a lost one makes again what that had kept.
-    Reprotecting {
-        /// The node.
-        node: NodeId,
-        /// The version that was restored.
-        version: Version,
-        /// Copies, of all versions.
-        copies: u64,
-        /// Their bytes.
-        bytes: u64,
-        /// The nodes whose loss the version would not survive now.
-        not_survived: Vec<NodeId>,
-    },
-    /// All of it is there again.
-    Reprotected {
-        /// The node.
-        node: NodeId,
-        /// The version that was restored.
-        version: Version,
-        /// Copies, of all versions.
-        copies: u64,
-        /// Their bytes.
-        bytes: u64,
-        /// How long it took, in milliseconds.
-        ms: f64,
     },
     /// The next start waits.
     BackOff {

@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use outlive_base::{Incarnation, Level, NodeId, Time, Version, count};
 use serde::{Deserialize, Serialize};
 
-use crate::reprotection::Reprotecting;
-
 use super::{CommandState, NodeSlot, NodeSlotState, Phase, Supervisor};
 
 /// Nodes that are named one by one in a sentence.
@@ -82,8 +80,6 @@ pub struct View {
     pub offered: Option<Version>,
     /// The newest version that is stable at each level in this incarnation.
     pub stable: BTreeMap<Level, Version>,
-    /// What is made again of what lost nodes had kept, while anything is lacking.
-    pub reprotecting: Option<Reprotecting>,
     /// All nodes, ascending.
     pub nodes: Vec<NodeView>,
 }
@@ -108,7 +104,6 @@ impl Supervisor {
             joined: nodes.iter().map(|node| node.ranks).sum(),
             offered: self.newest_offered,
             stable: self.stable_here.newest(),
-            reprotecting: self.reprotecting(),
             nodes,
         }
     }
@@ -216,8 +211,8 @@ impl NodeSlot {
     }
 }
 
-/// `no node`, `node 1`, `nodes 1, 2 and 3`, `nodes 1, 2, 3, 4, 5, 6 and 7 more`.
-pub fn named(nodes: &[NodeId]) -> String {
+/// `node 1`, `nodes 1, 2 and 3`, `nodes 1, 2, 3, 4, 5, 6 and 7 more`.
+fn named(nodes: &[NodeId]) -> String {
     let shown = nodes.len().min(NAMED_MAX);
     let mut words: Vec<String> = nodes[..shown].iter().map(|it| it.0.to_string()).collect();
     if nodes.len() > shown {

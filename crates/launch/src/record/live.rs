@@ -7,7 +7,6 @@ use outlive_base::{NodeId, Time, Version};
 use outlive_control::health::NodeHealth;
 use outlive_control::orders::NodeStatus;
 use outlive_control::report::{Checkpoints, Report};
-use outlive_control::reprotection::Reprotecting;
 use outlive_control::slots::Offset;
 use outlive_control::supervisor::{EPOCH_STEP, NodeState, NodeView, Stage, View};
 use outlive_control::traffic::Traffic;
@@ -64,9 +63,6 @@ pub struct Live {
     /// What the launcher has sent and received.
     #[serde(default)]
     pub traffic: Traffic,
-    /// What is made again of what lost nodes had kept, while anything is lacking.
-    #[serde(default)]
-    pub reprotection: Option<Reprotecting>,
     /// Of each node, ascending.
     pub nodes: Vec<LiveNode>,
 }
@@ -152,7 +148,6 @@ impl Live {
             versions_per_minute,
             bytes_per_second,
             traffic: *traffic,
-            reprotection: view.reprotecting.clone(),
             nodes: view.nodes.iter().map(node).collect(),
         }
     }

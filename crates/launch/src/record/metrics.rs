@@ -402,7 +402,6 @@ mod tests {
             versions_per_minute: 0.0,
             bytes_per_second: 0.0,
             traffic: Traffic::default(),
-            reprotection: None,
             nodes: vec![node],
         };
         let mut report = Report::new(&JobName::new("heat").unwrap(), 1);

@@ -84,7 +84,6 @@ impl Launcher {
         settings.coordinator = NodeId(options.coordinator);
         settings.domains = options.domains.clone();
         settings.partners = options.partners;
-        settings.group_turns = options.group_turns;
         settings.spares = u32::MAX;
         settings.max_restarts = u32::MAX;
         settings.quick_max = u32::MAX;

@@ -88,7 +88,6 @@ pub(super) fn without_faults(seed: u64) -> Options {
         ranks: 1,
         bare: 0,
         partners: 1,
-        group_turns: 1,
         domains: Vec::new(),
         net: LossyOptions::CALM,
         faults: Faults {

@@ -32,8 +32,6 @@ pub struct Options {
     pub levels: Levels,
     /// Nodes that take turns at a node's second copies.
     pub partners: u32,
-    /// Layouts of groups that take turns.
-    pub group_turns: u32,
     /// The network while there are faults.
     pub net: LossyOptions,
     /// Processes and record disks while there are faults.
@@ -422,7 +420,6 @@ impl Options {
             ranks: 1 + random.below(2) as u32,
             levels,
             partners: 1 + Sequence::new(seed, 0x7475_726e).below(4) as u32,
-            group_turns: 1 + Sequence::new(seed, 0x7475_7267).below(4) as u32,
             net,
             faults,
             torn: some(&mut random, 100_000),

@@ -69,9 +69,6 @@ impl Job {
         let result = self.parity(who, making);
         let done = match making.quiet {
             true => Done::Protected {
-                source,
-                version,
-                parity: Some(level),
                 result: result.map(drop),
             },
             false => Done::ParityMade {

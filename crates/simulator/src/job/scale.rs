@@ -193,7 +193,6 @@ fn options(nodes: u32) -> Options {
         domains: Vec::new(),
         levels: Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]),
         partners: 1,
-        group_turns: 1,
         net: LossyOptions::CALM,
         faults: Faults {
             crash: 0,

@@ -149,7 +149,7 @@ impl Job {
             // Nothing of a job depends on it.
             Ask::Daemon(_) => {}
             Ask::DiskUsage => self.later(who, life, 1_000, Done::DiskUsage((0, 0))),
-            Ask::Finished(_) => self.later(who, life, 2_000, Done::Beside { result: Ok(()) }),
+            Ask::Finished(_) => self.later(who, life, 2_000, Done::Protected { result: Ok(()) }),
             Ask::GiveBack(_)
             | Ask::Corrupt { .. }
             | Ask::Route { .. }
@@ -261,9 +261,6 @@ impl Job {
         let outcome = written.as_ref().map(drop).map_err(Error::clone);
         writing.results.borrow_mut().insert(level, outcome);
         if writing.flush.quiet {
-            if let (Target::Partner(partner), Ok(part)) = (target, &written) {
-                self.kept(who, partner, part.id);
-            }
             return;
         }
         let done = Done::LevelDone {
@@ -275,15 +272,6 @@ impl Job {
         self.input(who, life, NodeInput::Done(done));
     }
 
-    /// The partner says that it has the copy that was made for it again.
-    fn kept(&mut self, who: Process, partner: NodeId, id: ContainerId) {
-        if let Some(there) = self.partner(who, partner) {
-            let life = self.home(there).life;
-            let (id, result) = (Some(id), Ok(()));
-            self.later(there, life, 2_000, Done::Kept { id, result });
-        }
-    }
-
     pub(super) fn written(&mut self, who: Process, life: u32, writing: Rc<Writing>) {
         let captures = &writing.flush.captures;
         let (source, version) = (captures.source, captures.version);
@@ -291,12 +279,7 @@ impl Job {
             true => {
                 let results = writing.results.take();
                 let result = results.into_values().collect::<Result<()>>();
-                Done::Protected {
-                    source,
-                    version,
-                    parity: None,
-                    result,
-                }
+                Done::Protected { result }
             }
             false => Done::FlushOver { source, version },
         };

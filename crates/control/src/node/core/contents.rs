@@ -10,7 +10,6 @@ use outlive_ledger::scheme::Group;
 use outlive_ledger::{Part, Record};
 use outlive_protocols::commit::{Ballot, MsgKind, Record as Short};
 
-use super::partners::turn_of;
 use crate::node::Planted;
 
 type Key = (Incarnation, Version, Level);
@@ -28,8 +27,8 @@ pub struct Contents {
     /// encode it for each of them would cost the square of their number.
     encoded: BTreeMap<(Key, u64), Arc<[u8]>>,
     members: Vec<NodeId>,
-    /// The groups of the job's levels, over its members, in each turn.
-    groups: BTreeMap<Level, Vec<Vec<Vec<NodeId>>>>,
+    /// The groups of the job's levels, over its members.
+    groups: BTreeMap<Level, Vec<Vec<NodeId>>>,
     ranks: u32,
     /// Planted: some parts are enough.
     incomplete: bool,
@@ -107,16 +106,10 @@ impl Contents {
         self.know_ranks(ranks);
     }
 
-    /// The groups of a level over the job's members, in each turn.
-    pub fn set_groups(&mut self, level: Level, turns: Vec<Vec<Vec<NodeId>>>) {
+    /// The groups of a level over the job's members.
+    pub fn set_groups(&mut self, level: Level, groups: Vec<Vec<NodeId>>) {
         self.encoded.clear();
-        self.groups.insert(level, turns);
-    }
-
-    /// The groups that a version gets; of one that is decided its record says so.
-    pub fn groups_for(&self, level: Level, version: Version) -> Option<&Vec<Vec<NodeId>>> {
-        let turns = self.groups.get(&level)?;
-        turns.get(turn_of(version, turns.len() as u32) as usize)
+        self.groups.insert(level, groups);
     }
 
     /// The number of ranks of the job; 0: nothing new.
@@ -325,7 +318,7 @@ impl Contents {
                     return None;
                 }
                 let parts = said.values().cloned().collect();
-                (self.ranks, parts, self.groups_for(level, version))
+                (self.ranks, parts, self.groups.get(&level))
             }
         };
         // Whoever is told that it is stable before that it is committed knows its own part
@@ -542,4 +535,164 @@ pub fn short(record: &Record) -> Option<Short> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use outlive_base::{ContainerId, Rank};
+
+    use super::*;
+
+    const AT: Key = (Incarnation(1), Version(7), Level::PARTNER);
+
+    fn part(node: u32) -> Part {
+        let (incarnation, version, _) = AT;
+        let node = NodeId(node);
+        Part {
+            node,
+            id: ContainerId {
+                incarnation,
+                version,
+                node,
+            },
+            length: 4096,
+            digest: 1,
+            holder: node,
+            ranks: vec![Rank(node.0)].into(),
+            parity: None,
+        }
+    }
+
+    fn commit_of(parts: Vec<Part>) -> Record {
+        let (incarnation, version, level) = AT;
+        Record::Commit {
+            incarnation,
+            version,
+            level,
+            ballot: 1,
+            ranks: 3,
+            parts: parts.into(),
+            groups: Vec::new(),
+        }
+    }
+
+    fn of_three() -> Contents {
+        let mut contents = Contents::default();
+        contents.set_job((0..3).map(NodeId).collect(), 3);
+        contents
+    }
+
+    fn recorded(contents: &Contents) -> Option<usize> {
+        let (source, version, level) = AT;
+        match contents.commit(source, version, level, 1)? {
+            Record::Commit { parts, .. } => Some(parts.len()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_decision_is_not_recorded_before_all_its_parts_are_known() {
+        let mut contents = of_three();
+        let (source, version, level) = AT;
+        contents.add_part(source, version, level, part(1));
+        assert_eq!(recorded(&contents), None, "its own part alone");
+        contents.learn(&commit_of(vec![part(1)]));
+        assert_eq!(recorded(&contents), None, "and such a record is no help");
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        assert_eq!(recorded(&contents), Some(3));
+    }
+
+    #[test]
+    fn what_a_peer_has_is_left_out_and_what_changes_is_encoded_anew() {
+        let mut contents = of_three();
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        let (source, version, level) = AT;
+        let kind = MsgKind::Rebuild {
+            source,
+            version,
+            level,
+        };
+        let by = (Incarnation(2), Ballot::default());
+        let attached = |contents: &mut Contents, known: Option<&BTreeSet<Key>>| {
+            let (records, left_out) = contents.attachments(&kind, (NodeId(0), known), by, 7);
+            let read = |bytes: &Arc<[u8]>| match Record::decode(bytes, 7) {
+                Ok(Record::Commit { parts, .. }) => parts[1].digest,
+                other => panic!("{other:?}"),
+            };
+            (records.iter().map(read).collect::<Vec<u128>>(), left_out)
+        };
+        assert_eq!(attached(&mut contents, None), (vec![1], vec![]));
+        let known = BTreeSet::from([AT]);
+        assert_eq!(attached(&mut contents, Some(&known)), (vec![], vec![AT]));
+        let mut parts: Vec<Part> = (0..3).map(part).collect();
+        parts[1].digest = 2;
+        contents.learn(&commit_of(parts));
+        assert_eq!(attached(&mut contents, None), (vec![2], vec![]));
+        assert_eq!(contents.whole(8), [AT]);
+        contents.forget(source, version);
+        assert_eq!(attached(&mut contents, None), (vec![], vec![]));
+    }
+
+    #[test]
+    fn the_newest_word_on_a_part_counts_whoever_says_it() {
+        let mut contents = of_three();
+        let (source, version, level) = AT;
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        let mut newer = part(1);
+        newer.digest = 9;
+        contents.add_part(source, version, level, newer);
+        let digest = |contents: &Contents| {
+            let part = contents.part(source, version, level, NodeId(1));
+            part.map(|part| part.digest)
+        };
+        assert_eq!(digest(&contents), Some(9));
+        contents.learn(&commit_of(vec![part(1)]));
+        assert_eq!(digest(&contents), Some(1), "said after that");
+        // A level that ended without a decision: its parts are known still.
+        contents.undecided(source, version, level);
+        assert_eq!(digest(&contents), Some(1));
+        assert!(contents.levels_of(source, version).is_empty());
+    }
+
+    /// An agent that is started anew and writes the rest of a version holds it against this.
+    #[test]
+    fn bytes_that_are_known_are_those_that_were_decided_at_whatever_level() {
+        let mut contents = of_three();
+        let (source, version, level) = AT;
+        let digest = |contents: &Contents| {
+            let part = contents.known_part(source, version, NodeId(1));
+            part.map(|part| part.digest)
+        };
+        assert_eq!(digest(&contents), None);
+        let mut newer = part(1);
+        newer.digest = 9;
+        contents.add_part(source, version, Level::MEMORY, newer.clone());
+        assert_eq!(digest(&contents), Some(9), "said, and not decided");
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        contents.add_part(source, version, level, newer);
+        assert_eq!(digest(&contents), Some(1));
+    }
+
+    #[test]
+    fn a_record_that_lacks_parts_takes_none_away() {
+        let mut contents = of_three();
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        contents.learn(&commit_of(vec![part(1)]));
+        assert_eq!(recorded(&contents), Some(3));
+    }
+
+    #[test]
+    fn a_node_without_ranks_has_its_nothing_though_it_missed_the_decision() {
+        let mut contents = of_three();
+        let (incarnation, version, level) = AT;
+        let mut part = part(1);
+        part.ranks = Vec::new().into();
+        contents.learn(&Record::Prepared {
+            incarnation,
+            version,
+            level,
+            ballot: 1,
+            part,
+        });
+        let at = (incarnation, version);
+        assert_eq!(contents.empty_parts(NodeId(1)), BTreeSet::from([at]));
+        assert_eq!(contents.empty_parts(NodeId(0)), BTreeSet::new());
+    }
+}

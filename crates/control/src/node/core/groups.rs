@@ -1,35 +1,18 @@
-//! Levels with groups: which there are at a version, and whether what is left of one gives back what was lost.
+//! Levels with groups: which there are, and whether what is left of one gives back what was lost.
 
-use outlive_base::{Error, Incarnation, Level, NodeId, Result, Version};
-use outlive_ledger::scheme::{Group, Piece, groups_in};
+use outlive_base::{Incarnation, Level, NodeId, Result, Version};
+use outlive_ledger::scheme::{Group, Piece, groups};
 use outlive_protocols::commit::Pieces;
 
 use super::{Core, Planted};
 use crate::node::shell::Shell;
 
 impl<S: Shell> Core<S> {
-    /// The groups of a level over the nodes of this job, in each turn.
-    pub(super) fn laid(&self, level: Level) -> Result<Vec<Vec<Vec<NodeId>>>> {
+    /// The groups of a level over the nodes of this job.
+    pub(in crate::node) fn groups_at(&self, level: Level) -> Result<Vec<Vec<NodeId>>> {
         let members = self.config.iter().flat_map(|config| config.members.iter());
         let domains: Vec<u32> = members.map(|member| member.domain).collect();
-        let turns = self
-            .config
-            .as_ref()
-            .map_or(1, |config| config.group_turns.max(1));
-        (0..turns)
-            .map(|turn| groups_in(turn, level, &domains))
-            .collect()
-    }
-
-    /// The members of this node's group of a version.
-    ///
-    /// # Errors
-    /// If the job's nodes make no such groups.
-    pub(in crate::node) fn group_at(&self, level: Level, version: Version) -> Result<Vec<NodeId>> {
-        let none = || Error::internal(format!("{level} has no group for {}", self.me));
-        let groups = self.contents.groups_for(level, version).ok_or_else(none)?;
-        let own = groups.iter().find(|members| members.contains(&self.me));
-        own.cloned().ok_or_else(none)
+        groups(level, &domains)
     }
 
     /// True if the bytes of every node of a version can be had or made (`Event::Plan`).

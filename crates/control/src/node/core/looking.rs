@@ -169,13 +169,7 @@ mod tests {
         let mut agent = alone(0);
         agent.open_round(Version(1), Levels::NONE.with(Level::DISK));
         let now = agent.now + BEGINNING;
-        agent.on(
-            now,
-            Input::Done(Done::Kept {
-                id: None,
-                result: Ok(()),
-            }),
-        );
+        agent.on(now, Input::Done(Done::Kept { result: Ok(()) }));
         agent.on_time(now);
         assert!(agent.look_at >= now + Time(TICK.0 << LOOKS_APART));
     }

@@ -193,7 +193,7 @@ impl<S: Shell> Core<S> {
         self.command(Command::InventoryDone { incarnation });
     }
 
-    pub(super) fn is_empty_at(&self, source: Incarnation, version: Version) -> bool {
+    fn is_empty_at(&self, source: Incarnation, version: Version) -> bool {
         let ranks = self.contents.ranks_of(source, version);
         self.ranks.none_here(self.me, self.nodes(), ranks)
     }
@@ -444,12 +444,12 @@ impl<S: Shell> Core<S> {
         };
         self.tell(&notice);
         self.open.was_told(notice);
-        let again = restored
-            .and_then(|(source, version)| self.protect_again(source, version, &opening.replaced));
+        if let Some((source, version)) = restored {
+            self.protect_again(source, version, &opening.replaced);
+        }
         self.news(News::Opened {
             restored,
             replaced: opening.replaced,
-            again,
         });
     }
 
@@ -470,6 +470,43 @@ impl<S: Shell> Core<S> {
             levels.extend(self.all_levels().iter());
         }
         self.line.levels.insert((source, version), levels);
+    }
+
+    /// After a node was replaced, the restored version lacks copies: the new node's
+    /// own container, and what the lost node kept for others. The slabs hold the
+    /// same bytes, so the same containers are written again.
+    fn protect_again(&mut self, source: Incarnation, version: Version, replaced: &[NodeId]) {
+        let mut missing = Vec::new();
+        let levels = self.all_levels();
+        if replaced.contains(&self.me) {
+            let stored = levels.iter().filter(|it| it.store().is_of_nodes());
+            missing.extend(stored);
+        } else if self
+            .partner_at(source, version)
+            .is_some_and(|partner| replaced.contains(&partner))
+        {
+            missing.extend(levels.iter().filter(|it| it.has_partner()));
+        }
+        missing.retain(|level| {
+            levels.contains(*level)
+                && self
+                    .contents
+                    .part(source, version, *level, self.me)
+                    .is_some()
+        });
+        if missing.is_empty() || self.is_empty_at(source, version) {
+            return;
+        }
+        let levels = outlive_protocols::commit::Levels::of(&missing);
+        let total = self.contents.ranks_of(source, version).unwrap_or(0);
+        match self.flush_at(source, version, total) {
+            Ok(mut flush) => {
+                flush.keep_targets(levels);
+                flush.quiet = true;
+                self.shell.ask(Ask::Flush(flush));
+            }
+            Err(error) => self.warn(error),
+        }
     }
 
     pub(super) fn on_open_failed(

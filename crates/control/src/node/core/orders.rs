@@ -48,7 +48,6 @@ impl<S: Shell> Core<S> {
             | Order::Status
             | Order::Stacks { .. }
             | Order::CheckpointNow { .. }
-            | Order::LookForLost
             | Order::Finish { .. } => {}
         }
     }
@@ -75,8 +74,8 @@ impl<S: Shell> Core<S> {
             .iter()
             .filter(|level| level.members().is_some())
         {
-            match self.laid(level) {
-                Ok(turns) => self.contents.set_groups(level, turns),
+            match self.groups_at(level) {
+                Ok(groups) => self.contents.set_groups(level, groups),
                 Err(error) => self.warn(error),
             }
         }
@@ -451,7 +450,7 @@ impl<S: Shell> Core<S> {
                 tracing::trace!(version = version.0, ok = result.is_ok(), "rebuilt");
                 self.on_rebuilt(source, version, result);
             }
-            Done::Protected { result, .. } | Done::Beside { result } => {
+            Done::Protected { result } => {
                 if let Err(error) = result {
                     self.warn_of_copy(StoreKind::Node, error);
                 }
@@ -459,7 +458,7 @@ impl<S: Shell> Core<S> {
             Done::Corrupted { id, level, result } => {
                 self.on_corrupted(id, Fault::Corrupt(level), result);
             }
-            Done::Kept { result, .. } => match result {
+            Done::Kept { result } => match result {
                 Ok(()) => self.trouble.storage_works(),
                 Err(error) => self.warn_of_copy(StoreKind::Node, error),
             },

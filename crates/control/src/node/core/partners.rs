@@ -12,9 +12,9 @@ use super::{Core, Planted};
 use crate::node::shell::Shell;
 use crate::orders::Member;
 
-/// The turn of a version, of so many, for partners as for groups. Versions are often as far apart as the turns are many, or a multiple:
+/// The turn of a version, of so many. Versions are often as far apart as the turns are many, or a multiple:
 /// their numbers are mixed.
-pub(super) fn turn_of(version: Version, partners: u32) -> u32 {
+fn turn_of(version: Version, partners: u32) -> u32 {
     below(draw(version.0, 0, 0), u64::from(partners.max(1))) as u32
 }
 

@@ -181,7 +181,6 @@ impl<S: Shell> Core<S> {
             traffic: self.shell.traffic(),
             scrub: Box::new(self.shown.scrub().clone()),
             transfers: self.shown.transfers(self.now),
-            reprotection: self.shown.reprotection(),
             health: Box::new(self.health()),
             clock: self.shown.clock(),
         }

@@ -14,7 +14,6 @@ use outlive_protocols::commit::{Command, Levels, Why};
 use super::ranks::{RankEntry, Reuse, Use, overwritten};
 use super::{Core, News, Planted, Round, Through};
 use crate::node::SHORT_BYTES;
-use crate::node::copies::Progress;
 use crate::node::shell::{Ask, Captures, Flush, Shell, Staging, Target};
 use crate::orders::{Notice, Step};
 use crate::refused::Refused;
@@ -485,7 +484,6 @@ impl<S: Shell> Core<S> {
             refused: self.refused(),
             known: self.contents.known_part(source, version, self.me),
             quiet: false,
-            progress: Progress::default(),
         })
     }
 

@@ -7,7 +7,6 @@ use crate::health::NodeHealth;
 use crate::node::copies::OnTheWay;
 use crate::node::shell::Shell;
 use crate::orders::{Notice, STATUS_WARNINGS_MAX};
-use crate::reprotection::Reprotection;
 use crate::scrubbing::ScrubStatus;
 use crate::slots::Offset;
 use crate::told::{Said, Told, is_of_connection};
@@ -23,8 +22,6 @@ pub(super) struct Shown {
     scrub: ScrubStatus,
     /// Copies on their way to shared storage.
     transfers: Vec<OnTheWay>,
-    /// What is made again of what a lost node had kept.
-    reprotection: Option<Reprotection>,
     /// Service work may be done.
     serving: bool,
     /// How the coordinator's clock stands to this node's.
@@ -39,7 +36,6 @@ impl Shown {
             health: (now, unread),
             scrub: ScrubStatus::default(),
             transfers: Vec::new(),
-            reprotection: None,
             serving: true,
             clock: None,
         }
@@ -55,10 +51,6 @@ impl Shown {
 
     pub const fn scrub(&self) -> &ScrubStatus {
         &self.scrub
-    }
-
-    pub fn reprotection(&self) -> Option<Box<Reprotection>> {
-        self.reprotection.clone().map(Box::new)
     }
 
     pub const fn clock(&self) -> Option<Offset> {
@@ -133,11 +125,6 @@ impl<S: Shell> Core<S> {
     /// What is said from now on of reading before it is needed.
     pub(in crate::node) fn note_scrub(&mut self, said: ScrubStatus) {
         self.shown.scrub = said;
-    }
-
-    /// What is said from now on of what is made again.
-    pub(in crate::node) fn note_reprotection(&mut self, said: Option<Reprotection>) {
-        self.shown.reprotection = said;
     }
 
     /// What is said from now on of copies on their way to shared storage.
