@@ -6,17 +6,11 @@
  * interrupts off. Each saves itself and halts. A processor that does not
  * answer within SOFT_MS spins with interrupts off; the kernel's own crash NMI
  * reaches it, and the hook on kdump_nmi_callback saves it.
- *
- * A protected thread that the interrupt finds in the kernel is let go on and asked
- * again, for PATIENCE_MS: until it is back in the program, or sleeps. What a
- * kernel has half done (a signal's frame, the return from one, the end of a
- * thread, a mask that was changed and not yet told) nobody can finish or undo.
  */
 #include <linux/delay.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
 #include <linux/mm.h>
-#include <linux/sched/task_stack.h>
 #include <linux/slab.h>
 #include <linux/smp.h>
 #include <asm/fpu/api.h>
@@ -27,14 +21,15 @@
 #include "omk.h"
 
 #define SOFT_MS		100
-#define PATIENCE_MS	20
 #define LATE_MS		5000	/* for processors that a hypervisor does not let run */
 
 static struct omk_live *live;		/* [nr_cpu_ids] */
 static u8 *xstates;			/* [nr_cpu_ids][xstate_size], 64-byte aligned */
 static size_t xstate_stride;
 static DEFINE_PER_CPU(call_single_data_t, stop_csd);
-static bool stopping, impatient;
+static atomic_t stopped;
+static int asked;			/* to stop; written by the dying processor alone */
+static bool stopping;
 u64 omk_stop_tsc;
 u64 omk_first_tsc;
 
@@ -84,32 +79,10 @@ void __dying omk_cpu_save_self(void)
 	smp_store_release(&slot->done, 1);
 }
 
-/* A thread of a registered process. */
-static bool __dying is_protected(const struct task_struct *t)
-{
-	int i;
-
-	for (i = 0; i < OMK_PROCESSES_MAX; i++)
-		if (READ_ONCE(omk.entries[i].used) && omk.entries[i].signal == t->signal)
-			return true;
-	return false;
-}
-
-/* In the middle of what the kernel does for a protected thread: an interrupt of the
- * program has the thread's empty stack for itself, one of the kernel gets another.
- */
-static bool __dying in_the_middle(void)
-{
-	unsigned long stack = (unsigned long)task_stack_page(current);
-
-	return current_stack_pointer - stack >= THREAD_SIZE && is_protected(current);
-}
-
 static void __dying stop_here(void *unused)
 {
-	if (!READ_ONCE(impatient) && in_the_middle())
-		return;
 	omk_cpu_save_self();
+	atomic_inc(&stopped);
 	/* The crash NMI comes here and ends this processor's work. */
 	for (;;)
 		cpu_relax();
@@ -134,33 +107,26 @@ bool __dying omk_wait(bool (*done)(void), unsigned int ms)
 	return true;
 }
 
-/* Asks all that have not stopped, unless they have yet to see that they were asked. */
 static bool __dying all_stopped(void)
 {
-	unsigned int cpu, self = raw_smp_processor_id();
-	bool all = true;
-
-	for_each_online_cpu(cpu) {
-		/* Pairs with the release in omk_cpu_save_self(). */
-		if (cpu == self || smp_load_acquire(&live[cpu].done))
-			continue;
-		smp_call_function_single_async(cpu, per_cpu_ptr(&stop_csd, cpu));
-		all = false;
-	}
-	return all;
+	return atomic_read(&stopped) >= asked;
 }
 
 /* Entry of crash_smp_send_stop(): on the dying processor, interrupts off. */
 static int __dying before_stop(struct kprobe *p, struct pt_regs *regs)
 {
+	unsigned int cpu, self = raw_smp_processor_id();
+
 	if (!omk.armed || xchg(&stopping, true))
 		return 0;
 	omk_first_notice();
 	omk_cpu_save_self();
-	if (!omk_wait(all_stopped, PATIENCE_MS)) {
-		WRITE_ONCE(impatient, true);
-		omk_wait(all_stopped, SOFT_MS);
+	for_each_online_cpu(cpu) {
+		if (cpu != self &&
+		    !smp_call_function_single_async(cpu, per_cpu_ptr(&stop_csd, cpu)))
+			asked++;
 	}
+	omk_wait(all_stopped, SOFT_MS);
 	omk_stop_tsc = rdtsc();
 	return 0;
 }

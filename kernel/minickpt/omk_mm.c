@@ -102,17 +102,6 @@ static void __dying visit(struct vma_walk *w, void *entry)
 	put_vma(w, &v);
 }
 
-/* A node that is being replaced by others is its own parent, and the first of its pivots is
- * by then a link to the next such node: what stands behind it would not be found.
- */
-static bool __dying is_dead(const struct maple_node *node)
-{
-	unsigned long parent;
-
-	return omk_peek(&parent, (unsigned long *)&node->parent) ||
-	       (parent & ~255UL) == (unsigned long)node;
-}
-
 /* One node: its type says where pivots and slots are. max: of its range. */
 static void __dying walk_node(struct vma_walk *w, unsigned long enode, unsigned long max, int depth)
 {
@@ -121,7 +110,7 @@ static void __dying walk_node(struct vma_walk *w, unsigned long enode, unsigned 
 	const unsigned long *pivots;
 	void __rcu * const *slot;
 
-	if (depth > TREE_DEPTH_MAX || is_dead(node)) {
+	if (depth > TREE_DEPTH_MAX) {
 		w->flags |= OMK_REC_DAMAGED;
 		return;
 	}
@@ -145,8 +134,6 @@ static void __dying walk_node(struct vma_walk *w, unsigned long enode, unsigned 
 			goto damaged;
 		if (i && !last)	/* beyond the node's end */
 			last = max;
-		if (last > max)
-			goto damaged;
 		if (omk_peek(&child, (void **)&slot[i]))
 			goto damaged;
 		if (!child) {
@@ -184,9 +171,6 @@ u32 __dying omk_save_vmas(struct omk_writer *out, const struct omk_entry *e)
 		walk_node(&w, root, ULONG_MAX, 0);
 	else if (root && !(root & 3))
 		visit(&w, (void *)root);
-	/* One that is missing would be missed: the program went on without its memory. */
-	if (w.count < mapped && mapped < OMK_VMAS_MAX)
-		w.flags |= OMK_REC_DAMAGED;
 	omk_rec_end(out, w.count, w.count * sizeof(struct omk_vma), w.flags);
 	return 1;
 }

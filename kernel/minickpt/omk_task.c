@@ -11,7 +11,6 @@
 #include <linux/mm.h>
 #include <linux/regset.h>
 #include <linux/restart_block.h>
-#include <linux/unistd.h>
 #include <linux/sched/coredump.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task_stack.h>
@@ -23,7 +22,7 @@
 
 #define NO_CALL(regs)	((s64)(regs)->orig_ax < 0)
 
-static void *restart_nanosleep, *restart_futex, *restart_poll, *restart_no_more;
+static void *restart_nanosleep, *restart_futex, *restart_poll;
 /* Of one record at a time, by one processor. */
 static struct pt_regs scratch_regs;
 static struct cred scratch_cred;
@@ -46,7 +45,6 @@ int omk_task_init(void)
 	restart_nanosleep = address_of("hrtimer_nanosleep_restart");
 	restart_futex = address_of("futex_wait_restart");
 	restart_poll = address_of("do_restart_poll");
-	restart_no_more = address_of("do_no_restart_syscall");
 	return 0;
 }
 
@@ -97,26 +95,14 @@ static void __dying put_regs(struct omk_thread *r, struct task_struct *t, const 
 	u->gs = t->thread.gsindex;
 }
 
-static bool __dying waits_for_futex(const struct omk_thread *r)
-{
-	int op = r->regs.si & FUTEX_CMD_MASK;
-
-	return op == FUTEX_WAIT || op == FUTEX_WAIT_BITSET;
-}
-
 static void __dying put_restart(struct omk_thread *r, const struct task_struct *t)
 {
 	const struct restart_block *b = &t->restart_block;
 	void *fn = b->fn;
-	bool goes_on = (s64)r->regs.ax == -ENOSYS && r->regs.orig_ax == __NR_restart_syscall;
 
 	r->restart_kind = OMK_RESTART_NONE;
-	/* Will go on from there, or does so already: then only this knows the call's number. */
-	if (!fn || ((s64)r->regs.ax != -ERESTART_RESTARTBLOCK && !goes_on))
+	if (!fn || (s64)r->regs.ax != -ERESTART_RESTARTBLOCK)
 		return;
-	/* A futex that goes on has taken its own function away. */
-	if (goes_on && fn == restart_no_more && waits_for_futex(r))
-		fn = restart_futex;
 	r->restart_kind = OMK_RESTART_OTHER;
 	if (fn == restart_nanosleep) {
 		r->restart_kind = OMK_RESTART_NANOSLEEP;

@@ -48,32 +48,6 @@ FILE_SYSTEM = (
 )
 
 
-KERNEL = re.compile(r"\[ *\d+\.\d{6}\] ")
-
-
-class Lines:
-    """Whole lines out of what a serial line shows: a message of the kernel can stand in the
-    middle of a line of a program, whose rest then follows. What a death cut off has no rest:
-    it is no line, and is kept apart in `cut`.
-    """
-
-    def __init__(self) -> None:
-        self.begun = ""
-        self.cut: list[str] = []
-
-    def add(self, line: str) -> str:
-        """What became whole with this line: one of a program or one of the kernel."""
-        found = KERNEL.search(line)
-        if not found:
-            whole, self.begun = self.begun + line, ""
-            return whole
-        self.begun += line[: found.start()]
-        if self.begun and "Kernel panic" in line:
-            self.cut.append(self.begun)
-            self.begun = ""
-        return line[found.start() :]
-
-
 class Failure(AssertionError):
     """A line that was awaited did not come; carries the end of the log."""
 
@@ -208,7 +182,6 @@ class Machine:
     options: tuple[str, ...] = ()
     lines: list[tuple[float, str]] = field(default_factory=list)
     read_to: int = 0
-    parted: Lines = field(default_factory=Lines)
 
     def __enter__(self) -> "Machine":
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -256,7 +229,7 @@ class Machine:
         *whole, self.rest = (self.rest + data).split(b"\n")
         for line in whole:
             text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1bc|\r", "", line.decode(errors="replace"))
-            self.lines.append((now, self.parted.add(text)))
+            self.lines.append((now, text))
             self.log.write(f"{now:8.2f} {text}\n")
         self.log.flush()
         return True

@@ -98,19 +98,6 @@ def survive(m: Machine, boots: int, timeout_s: float = 240.0) -> list[float]:
     return shares
 
 
-def went_on(m: Machine, words: str, step: int) -> None:
-    """A program counted in lines of `words` and a number, `step` by `step`: none came twice, and
-    none was left out but what a death cut off on its way out of the machine.
-    """
-    text = "\n".join(line for _, line in m.lines)
-    rounds = [int(number) for number in re.findall(rf"{words} (\d+)$", text, re.M)]
-    assert rounds == sorted(set(rounds)), rounds
-    left_out = set(range(step, rounds[-1] + 1, step)) ^ set(rounds)
-    cut = [part for part in m.parted.cut if part and not part.isspace()]
-    unknown = [n for n in left_out if not any(f"{words} {n}".startswith(part) for part in cut)]
-    assert not unknown and len(left_out) <= len(cut), (unknown, cut)
-
-
 PARTS = ("saved", "kernel", "module", "files", "restored", "armed", "resumed")
 
 

@@ -70,30 +70,3 @@ def test_who_cannot_come_back_ends_alone(machine: Make, outlive: dict[str, Path]
         m.expect_past("partial ok")
         m.expect_past(r"^process \d+ lost +its lock on /dax/locked")
         m.expect_past(r"^process \d+ lost +its number")
-
-
-LOCKED = """
-NEXT="--fork copy $NEXT"
-[ $BOOT = 1 ] || partial lock /dax/locked &
-"""
-
-
-@pytest.mark.skipif(not LONG, reason="in make test-minickpt")
-def test_the_others_go_on_without_the_first(machine: Make, outlive: dict[str, Path]) -> None:
-    """The first program cannot come back: `restore` supervises its child to the child's end, and
-    then ends as the first did, by a kill.
-    """
-    text = scenario(
-        "/bin/partial first /dax/locked /dax/stop",
-        ["own"],
-        early=LOCKED,
-        before="read -r never </dev/console",
-        last="usleep 1000000; kill -0 $P && echo GOES ON",
-    )
-    with machine(text, extra=outlive) as m:
-        m.expect("BOOT 2 ", 240)
-        lock = r"process \d+ could not be kept: its lock on /dax/locked cannot be taken again"
-        m.expect(f"OL-110.*{lock}", 240, never="BAD|EXIT")
-        m.expect("^GOES ON", 240, never="BAD|EXIT")
-        m.expect("^partial: the child", 120, never="BAD|EXIT")
-        m.expect("^EXIT 137", 120, never="BAD|EXIT")

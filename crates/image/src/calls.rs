@@ -86,10 +86,6 @@ pub fn repeatable(number: u64) -> bool {
         libc::SYS_nanosleep,
         libc::SYS_clock_nanosleep,
         libc::SYS_rt_sigtimedwait,
-        libc::SYS_recvfrom,
-        libc::SYS_recvmsg,
-        libc::SYS_accept,
-        libc::SYS_accept4,
         libc::SYS_exit,
         libc::SYS_exit_group,
     ];
@@ -139,93 +135,8 @@ pub fn repeatable(number: u64) -> bool {
         libc::SYS_fork,
     ];
     let number = number as i64;
-    waits.contains(&number)
-        || harmless.contains(&number)
-        || ASKS.contains(&number)
-        || SETS.contains(&number)
+    waits.contains(&number) || harmless.contains(&number)
 }
-
-/// Calls that only ask; most of them cannot fail, and programs take what they say as it is.
-const ASKS: &[i64] = &[
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getegid,
-    libc::SYS_getresuid,
-    libc::SYS_getresgid,
-    libc::SYS_getgroups,
-    libc::SYS_getpgid,
-    libc::SYS_getpgrp,
-    libc::SYS_getsid,
-    libc::SYS_getpriority,
-    libc::SYS_getrlimit,
-    libc::SYS_getitimer,
-    libc::SYS_timer_gettime,
-    libc::SYS_timer_getoverrun,
-    libc::SYS_getcpu,
-    libc::SYS_sched_getscheduler,
-    libc::SYS_sched_getparam,
-    libc::SYS_sched_rr_get_interval,
-    libc::SYS_sched_get_priority_max,
-    libc::SYS_sched_get_priority_min,
-    libc::SYS_get_robust_list,
-    libc::SYS_capget,
-    libc::SYS_sysinfo,
-    libc::SYS_times,
-    libc::SYS_time,
-    libc::SYS_clock_getres,
-    libc::SYS_statfs,
-    libc::SYS_fstatfs,
-    libc::SYS_getsockname,
-    libc::SYS_getpeername,
-    libc::SYS_getsockopt,
-    libc::SYS_mincore,
-    libc::SYS_rt_sigpending,
-];
-
-/// Calls that set something to what it then is, however often; none tells what it was before, but
-/// for what programs throw away. A new program cannot start without some of them.
-const SETS: &[i64] = &[
-    libc::SYS_set_tid_address,
-    libc::SYS_arch_prctl,
-    libc::SYS_prctl,
-    libc::SYS_prlimit64,
-    libc::SYS_setrlimit,
-    libc::SYS_sigaltstack,
-    libc::SYS_setitimer,
-    libc::SYS_timer_settime,
-    libc::SYS_timerfd_settime,
-    libc::SYS_setpgid,
-    libc::SYS_setpriority,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_sched_setscheduler,
-    libc::SYS_sched_setparam,
-    libc::SYS_setsockopt,
-    libc::SYS_chdir,
-    libc::SYS_fchdir,
-    libc::SYS_chmod,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_chown,
-    libc::SYS_fchown,
-    libc::SYS_lchown,
-    libc::SYS_fchownat,
-    libc::SYS_utimensat,
-    libc::SYS_dup2,
-    libc::SYS_dup3,
-    libc::SYS_sync,
-    libc::SYS_syncfs,
-    libc::SYS_sync_file_range,
-    libc::SYS_msync,
-    libc::SYS_membarrier,
-    libc::SYS_fadvise64,
-    libc::SYS_readahead,
-    libc::SYS_mlock,
-    libc::SYS_mlock2,
-    libc::SYS_mlockall,
-    libc::SYS_munlock,
-    libc::SYS_munlockall,
-];
 
 /// True for an open(2) that may be made once more: one that must make its file may have. Programs
 /// expect no EINTR from it.
@@ -247,54 +158,13 @@ fn locks(registers: &[u64]) -> bool {
             || OF_DESCRIPTIONS.contains(&command))
 }
 
-/// What a wait that the kernel goes on with by restart_syscall(2) was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
-    /// nanosleep(2) or clock_nanosleep(2), for a time.
-    Sleep,
-    /// futex(2) with a time.
-    Futex,
-    /// poll(2) with a time.
-    Poll,
-}
-
-/// Gives the call its own number again if it goes on by restart_syscall(2): its arguments are
-/// where they were. After a signal without a handler the kernel makes that call in the place of
-/// one that waits for a time; what is left of it is known to the kernel alone, so it waits anew.
-pub fn unrestart(registers: &mut [u64], wait: Wait) {
-    if registers[reg::ORIG_RAX] as i64 != libc::SYS_restart_syscall {
-        return;
-    }
-    /// Numbers of clocks are small, and no address is.
-    const CLOCKS: u64 = 4096;
-    let number = match wait {
-        Wait::Futex => libc::SYS_futex,
-        Wait::Poll => libc::SYS_poll,
-        Wait::Sleep if registers[reg::RDI] < CLOCKS => libc::SYS_clock_nanosleep,
-        Wait::Sleep => libc::SYS_nanosleep,
-    };
-    registers[reg::ORIG_RAX] = number as u64;
-}
-
-/// True for an ioctl(2) of a terminal that only asks, as each program does at its first output.
-fn asks_terminal(registers: &[u64]) -> bool {
-    const ASKING: [libc::c_ulong; 4] = [
-        libc::TCGETS,
-        libc::TIOCGWINSZ,
-        libc::TIOCGPGRP,
-        libc::FIONREAD,
-    ];
-    registers[reg::ORIG_RAX] as i64 == libc::SYS_ioctl
-        && ASKING.contains(&(registers[reg::RSI] & 0xffff_ffff))
-}
-
 /// Makes registers ready to run in user mode, and says what became of a call.
 pub fn settle(registers: &mut [u64]) -> Outcome {
     let number = registers[reg::ORIG_RAX];
     if (number as i64) < 0 {
         return Outcome::None;
     }
-    let opens = opens(registers) || locks(registers) || asks_terminal(registers);
+    let opens = opens(registers) || locks(registers);
     registers[reg::ORIG_RAX] = u64::MAX;
     let result = registers[reg::RAX] as i64;
     let again = match result {
@@ -347,30 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_the_kernel_went_on_with_is_the_call_that_it_was() {
-        for (wait, first, number) in [
-            (Wait::Sleep, 1, libc::SYS_clock_nanosleep),
-            (Wait::Sleep, 0x7fff_0000, libc::SYS_nanosleep),
-            (Wait::Futex, 0x7fff_0000, libc::SYS_futex),
-            (Wait::Poll, 0x7fff_0000, libc::SYS_poll),
-        ] {
-            for result in [ENOSYS, -516] {
-                let mut registers = in_call(libc::SYS_restart_syscall, result);
-                registers[reg::RDI] = first;
-                unrestart(&mut registers, wait);
-                assert_eq!(settle(&mut registers), Outcome::Again);
-                assert_eq!(
-                    (registers[reg::RAX], registers[reg::RIP]),
-                    (number as u64, 998)
-                );
-            }
-        }
-        let mut registers = in_call(libc::SYS_read, ENOSYS);
-        unrestart(&mut registers, Wait::Poll);
-        assert_eq!(registers, in_call(libc::SYS_read, ENOSYS));
-    }
-
-    #[test]
     fn a_file_is_opened_again_unless_it_must_be_new() {
         for (number, place) in [(libc::SYS_open, reg::RSI), (libc::SYS_openat, reg::RDX)] {
             for (flags, outcome) in [
@@ -393,13 +239,6 @@ mod tests {
         assert_eq!(settle(&mut registers), Outcome::Interrupted);
         assert_eq!(registers[reg::RAX] as i64, -4);
         assert_eq!(registers[reg::RIP], 1000);
-        // What cannot fail does not, and who asks a terminal is told what it is.
-        for number in [libc::SYS_getuid, libc::SYS_set_tid_address] {
-            assert_eq!(settle(&mut in_call(number, ENOSYS)), Outcome::Again);
-        }
-        let mut registers = in_call(libc::SYS_ioctl, ENOSYS);
-        registers[reg::RSI] = libc::TCGETS;
-        assert_eq!(settle(&mut registers), Outcome::Again);
         let mut registers = in_call(libc::SYS_ioctl, 7);
         assert_eq!(settle(&mut registers), Outcome::Finished);
         assert_eq!(registers[reg::RAX], 7);

@@ -4,14 +4,12 @@
 //! number here comes from memory that a dying kernel wrote: lengths are checked against
 //! what is there, and both checksums must fit before anything is believed.
 
-mod ending;
 mod open;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_image::calls::{self, Wait};
 use outlive_image::gate::{GATE, GATE_BYTES};
 use outlive_image::model::{
     Action, Backing, Credentials, Ended, Image, Layout, Mapping, PosixTimer, Process, TIMERS_MAX,
@@ -387,14 +385,9 @@ fn process(
         return Err("its tables did not fit or could not be read".into());
     }
     let pid = head.i32(0);
-    let mappings = mappings(records, special)?;
-    let ended = ending::over(&records.threads, &mappings);
     let (mut threads, mut making, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for bytes in &records.threads {
         let tid = Bytes(bytes).i32(4);
-        if ended.contains(&tid) {
-            continue;
-        }
         let queued = queued(records.queued, tid);
         if let Some(read) = thread(Bytes(bytes), queued, noted.pending.as_ref())? {
             threads.push(read.0);
@@ -418,6 +411,15 @@ fn process(
     }
     let mut bounds = [0; 11];
     bounds.copy_from_slice(&head.words(96, 11));
+    let actions = records.actions.chunks_exact(32).take(64).map(|entry| {
+        let entry = Bytes(entry);
+        Action {
+            handler: entry.u64(0),
+            flags: entry.u64(8),
+            restorer: entry.u64(16),
+            mask: entry.u64(24),
+        }
+    });
     let limits = head.words(224, 32);
     let no_new_privs = records
         .threads
@@ -448,28 +450,17 @@ fn process(
             .chunks_exact(2)
             .map(|pair| (pair[0], pair[1]))
             .collect(),
-        actions: actions(records.actions),
+        actions: actions.collect(),
         pending: head.u64(88),
         queued: queued(records.queued, 0),
         timers: timers(records.timers),
         posix_timers: posix_timers(records.posix_timers, &threads),
         layout: Layout { bounds, auxv },
-        mappings,
+        mappings: mappings(records, special)?,
         descriptors,
         threads,
         locks,
     })
-}
-
-fn actions(records: &[u8]) -> Vec<Action> {
-    let entries = records.chunks_exact(32).take(64).map(Bytes);
-    let action = |entry: Bytes<'_>| Action {
-        handler: entry.u64(0),
-        flags: entry.u64(8),
-        restorer: entry.u64(16),
-        mask: entry.u64(24),
-    };
-    entries.map(action).collect()
 }
 
 /// Where supplementary groups could not be saved they are those of this process.
@@ -589,12 +580,9 @@ fn thread(
     } else if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
         return Err(format!("thread {tid} was in the middle of fork or exec"));
     }
-    if let Some(wait) = wait(bytes.u64(328)) {
-        calls::unrestart(&mut registers, wait);
-    }
     let unknown = files::still_in_flight(&mut registers);
     let (birth, fork) = (Birth::of(tid, &registers), Fork::of(tid, &registers));
-    calls::settle(&mut registers);
+    outlive_image::calls::settle(&mut registers);
     let (at, length) = (bytes.u32(544) as usize, bytes.u32(548) as usize);
     let xstate = at.checked_add(length).and_then(|end| bytes.0.get(at..end));
     let xstate = xstate.ok_or("a thread's vector state is cut off")?;
@@ -614,16 +602,6 @@ fn thread(
         affinity: bytes.0[384..512].to_vec(),
     };
     Ok(Some((thread, birth, fork, unknown)))
-}
-
-/// What a thread that goes on with a wait was waiting in (OMK_RESTART_*).
-fn wait(kind: u64) -> Option<Wait> {
-    match kind {
-        1 => Some(Wait::Sleep),
-        2 => Some(Wait::Futex),
-        3 => Some(Wait::Poll),
-        _ => None,
-    }
 }
 
 fn mappings(

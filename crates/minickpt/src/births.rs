@@ -27,19 +27,6 @@ pub fn left_out(exiting: bool, call: u64, clear_tid: u64, state: u32) -> bool {
     ended || state & NEVER_RAN != 0
 }
 
-/// A thread that was ending: its number, and where the word is that its end clears.
-pub type Ending = (i32, u64);
-
-/// True for an ending thread whose word, by what its memory holds, was cleared already: the
-/// kernel forgets where it is only after it has woken those who wait. To them the thread has
-/// ended, and the word may be that of a thread that was made on its stack. It must neither end
-/// again, which would clear that one's, nor be taken for it. `all` are the words of all threads.
-pub fn has_ended((tid, at): Ending, word: u32, all: &[Ending]) -> bool {
-    let mut others = all.iter().filter(|(other, _)| *other != tid);
-    let mut taken = || others.any(|(other, theirs)| *theirs == at || *other as u32 == word);
-    word == 0 || (word != tid as u32 && taken())
-}
-
 /// True if the call in flight makes a thread. clone3(2) is absent for programs.
 pub fn makes_thread(registers: &[u64]) -> bool {
     let clone = registers[reg::ORIG_RAX] == libc::SYS_clone as u64;
@@ -219,18 +206,6 @@ mod tests {
         registers[reg::RAX] = ENOSYS;
         let outcome = outlive_image::calls::settle(&mut registers);
         assert_eq!(outcome, outlive_image::calls::Outcome::Again);
-    }
-
-    #[test]
-    fn a_thread_whose_word_was_cleared_has_ended() {
-        let all = [(7, 0x8010), (8, 0x9010), (9, 0x7010)];
-        assert!(!has_ended(all[1], 8, &all));
-        assert!(has_ended(all[1], 0, &all));
-        // Its stack is another thread's, which may not have been let run, or not be there yet.
-        assert!(has_ended(all[1], 9, &all));
-        assert!(has_ended(all[1], 10, &[all[1], (10, 0x9010)]));
-        // A word that never held a number is nobody's.
-        assert!(!has_ended(all[1], 77, &all));
     }
 
     #[test]

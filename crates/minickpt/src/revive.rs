@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_image::model::{Image, OpenFile};
+use outlive_image::model::Image;
 use outlive_image::partial;
 use outlive_image::restore::{self, Options, Restored};
 use outlive_image::source::Contents;
@@ -200,57 +200,23 @@ fn place(policy: &Policy, placement: Placement) -> Result<Option<Cpus>> {
     }
 }
 
-/// What holds memory of programs, by its name in that directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Holds {
-    /// `pPID-N`: a directory with the files of a process.
-    Process,
-    /// `shared-N`: a file that processes share.
-    Shared,
-}
-
-impl Holds {
-    fn of(name: &str) -> Option<Holds> {
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        match name.split_once('-').unwrap_or((name, "")) {
-            ("shared", number) if digits(number) => Some(Holds::Shared),
-            (start, number) if digits(number) && start.strip_prefix('p').is_some_and(digits) => {
-                Some(Holds::Process)
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Removes the memory of programs; nothing else.
+/// Removes the memory of programs (`pPID-N`, `shared-N`); nothing else.
 fn sweep(memory: &Path) -> std::io::Result<()> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     for entry in std::fs::read_dir(memory)? {
         let entry = entry?;
-        match Holds::of(&entry.file_name().to_string_lossy()) {
-            Some(Holds::Shared) => std::fs::remove_file(entry.path())?,
-            Some(Holds::Process) => std::fs::remove_dir_all(entry.path())?,
-            None => {}
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let parts = name.split_once('-').unwrap_or((&name, ""));
+        match parts {
+            ("shared", number) if digits(number) => std::fs::remove_file(entry.path())?,
+            (start, number) if digits(number) && start.strip_prefix('p').is_some_and(digits) => {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+            _ => {}
         }
     }
     Ok(())
-}
-
-/// Takes descriptors of the memory of programs away: the supervisor opens them in the program's
-/// name to map them, and a kernel that dies before they are closed leaves one behind.
-fn drop_own(image: &mut Image, memory: &Path) {
-    let own = |kind: &OpenFile| {
-        let OpenFile::Path(path) = kind else {
-            return false;
-        };
-        let inside = Path::new(path).strip_prefix(memory).ok();
-        let first = inside.and_then(|path| path.iter().next());
-        first.is_some_and(|name| Holds::of(&name.to_string_lossy()).is_some())
-    };
-    let own: Vec<bool> = image.descriptions.iter().map(|d| own(&d.kind)).collect();
-    for process in &mut image.processes {
-        let descriptors = &mut process.descriptors;
-        descriptors.retain(|d| !own[d.description as usize]);
-    }
 }
 
 fn supervise(
@@ -527,8 +493,7 @@ fn read(
     }
     let noted = Journal::noted(&policy.memory);
     let decoded = area::decode(&bytes, kernel, &special, &noted);
-    let (death, mut image) = decoded.map_err(judged)?;
-    drop_own(&mut image, &policy.memory);
+    let (death, image) = decoded.map_err(judged)?;
     said.death = death;
     Ok(image)
 }

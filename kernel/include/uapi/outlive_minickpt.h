@@ -235,7 +235,7 @@ struct omk_thread {
 	__u32 xstate_len;	/* an uncompacted XSAVE area */
 };
 
-/* restart_kind: what -ERESTART_RESTARTBLOCK would have run, or restart_syscall(2) runs */
+/* restart_kind: what -ERESTART_RESTARTBLOCK would have run */
 #define OMK_RESTART_NONE	0
 #define OMK_RESTART_NANOSLEEP	1	/* arg: clock, expires ns, 0, rmtp */
 #define OMK_RESTART_FUTEX	2	/* arg: uaddr, val, time ns, flags|bitset<<32 */

@@ -5,9 +5,8 @@
  *
  *   partial DIR FILE     writes DIR/number, kills the kernel once; until FILE is there
  *   partial lock FILE    takes the lock, and keeps it
- *   partial first LOCKED FILE     has the lock itself, and a child that goes on without it
  *
- * Prints "partial ok", the child "partial: the child"; "BAD ..." and ends with 1.
+ * Prints "partial ok"; "BAD ..." and ends with 1.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -61,41 +60,10 @@ static pid_t child(const char *locked, int from, int to)
 	_exit(0);
 }
 
-/* Kills the kernel; comes back if this process does. */
-static void die(void)
-{
-	struct omi_inject in = { .version = OMI_VERSION, .kind = OMI_PANIC, .cpu = OMI_ANY_CPU };
-	int device = open(OMI_DEVICE, O_RDWR);
-
-	if (!ioctl(device, OMI_IOC_INJECT, &in) || errno != EINTR)
-		bad("not dead");
-}
-
-/* It is not to come back: by then its lock is another's. */
-static int first(const char *locked, const char *file)
-{
-	pid_t own = getpid(), pid = fork();
-
-	if (pid < 0)
-		bad("fork");
-	if (!pid) {
-		while (access(file, F_OK))
-			usleep(20000);
-		if (getppid() == own)
-			bad("its parent is there");
-		printf("partial: the child\n");
-		return 0;
-	}
-	if (flock(open(locked, O_RDWR | O_CREAT, 0600), LOCK_EX))
-		bad("lock");
-	die();
-	bad("it came back");
-	return 1;
-}
-
 int main(int argc, char **argv)
 {
-	int out[2], back[2], status, i;
+	struct omi_inject in = { .version = OMI_VERSION, .kind = OMI_PANIC, .cpu = OMI_ANY_CPU };
+	int out[2], back[2], device, status, i;
 	pid_t locked, numbered, lives;
 	FILE *number;
 	char byte;
@@ -106,8 +74,6 @@ int main(int argc, char **argv)
 		for (;;)
 			pause();
 	}
-	if (argc == 4 && !strcmp(argv[1], "first"))
-		return first(argv[2], argv[3]);
 	if (argc < 3 || chdir(argv[1]) || pipe(there) || pipe(out) || pipe(back))
 		return 64;
 	signal(SIGCHLD, on_child);
@@ -121,7 +87,9 @@ int main(int argc, char **argv)
 	fprintf(number, "%d\n", numbered);
 	fclose(number);
 	told = 0;
-	die();
+	device = open(OMI_DEVICE, O_RDWR);
+	if (!ioctl(device, OMI_IOC_INJECT, &in) || errno != EINTR)
+		bad("not dead");
 	for (i = 0; i < 100 && !told; i++)
 		usleep(20000);
 	if (!told)

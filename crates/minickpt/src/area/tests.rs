@@ -78,24 +78,6 @@ fn a_sleeping_thread_makes_its_call_again() {
     assert_eq!(thread.xstate.len(), 832);
 }
 
-/// After a signal without a handler the kernel goes on with a wait by another call.
-#[test]
-fn a_thread_waits_again_in_the_call_that_it_was_in() {
-    for (kind, outcome) in [
-        (0, (0x1002, -4)),
-        (1, (0x1000, libc::SYS_clock_nanosleep)),
-        (3, (0x1000, libc::SYS_poll)),
-    ] {
-        let mut body = whole();
-        let number = ALIGN + 16 + 15 * 8;
-        body[number..number + 8].copy_from_slice(&libc::SYS_restart_syscall.to_le_bytes());
-        body[ALIGN + 328] = kind;
-        let (_, image) = decode(&image(&body), KERNEL, &[], &Noted::default()).unwrap();
-        let registers = &image.processes[0].threads[0].registers;
-        assert_eq!((registers[SIP], registers[10] as i64), outcome);
-    }
-}
-
 #[test]
 fn damage_and_another_kernel_are_told_and_never_panic() {
     let good = image(&whole());
@@ -392,63 +374,4 @@ fn what_a_call_was_changing_is_given_up_or_put_back() {
         watches(&descriptions(delete(5), false)[3]),
         [(3, 1, 77), (5, 0, 0)]
     );
-}
-
-/// The kernel clears the word of an ending thread and wakes who waits for it before it forgets
-/// where that word is. A thread made meanwhile on the same stack has the same word.
-#[test]
-fn a_thread_that_has_ended_is_not_taken_for_the_one_that_is_made_on_its_stack() {
-    const AT: u64 = 0x10_0010;
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("31");
-    let put = |thread: &mut Vec<u8>, at: usize, value: u64| {
-        thread[at..at + 8].copy_from_slice(&value.to_le_bytes());
-    };
-    let thread = |tid: u64, flags: u64, call: i64, ax: i64| {
-        let mut thread = vec![0; 576 + 832];
-        put(&mut thread, 0, 42 | tid << 32);
-        put(&mut thread, 8, flags);
-        put(&mut thread, 16 + 10 * 8, ax as u64);
-        put(&mut thread, 16 + 15 * 8, call as u64);
-        put(&mut thread, 16 + 16 * 8, 0x1002);
-        put(&mut thread, 544, 576 | 832 << 32);
-        thread
-    };
-    let mut maker = thread(42, 2, libc::SYS_clone, -38);
-    let flags = libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_CHILD_CLEARTID;
-    put(&mut maker, 16 + 14 * 8, flags as u64);
-    put(&mut maker, 16 + 7 * 8, AT);
-    let mut old = thread(43, 1 << 4, libc::SYS_exit, -38);
-    put(&mut old, 296, AT);
-    let mut new = thread(44, 1, -1, 0);
-    put(&mut new, 296, AT);
-    let mut vma = vec![0; 56];
-    put(&mut vma, 0, AT & !0xfff);
-    put(&mut vma, 8, (AT & !0xfff) + 0x1000);
-    put(&mut vma, 24, 0x2000);
-    put(&mut vma, 40, (1 << 4 | 3) << 32);
-    put(&mut vma, 48, 2);
-    let strings = format!("/\0{}\0", file.display());
-    // Without its one thread and its strings.
-    let body = whole();
-    let rest = &body[ALIGN + (576 + 832usize).next_multiple_of(ALIGN)..];
-    let threads = |word: u32, threads: &[&Vec<u8>]| {
-        let mut memory = vec![0; 0x3000];
-        memory[0x2010..0x2014].copy_from_slice(&word.to_le_bytes());
-        std::fs::write(&file, memory).unwrap();
-        let mut body: Vec<u8> = threads.iter().flat_map(|t| record(2, 42, t)).collect();
-        body.extend(record(3, 42, &vma));
-        body.extend_from_slice(&rest[..rest.len() - ALIGN]);
-        body.extend(record(6, 42, strings.as_bytes()));
-        body.extend(record(7, 0, &[]));
-        let (_, image) = decode(&image(&body), KERNEL, &[], &Noted::default()).unwrap();
-        let threads = &image.processes[0].threads;
-        let tids: Vec<i32> = threads.iter().map(|thread| thread.tid).collect();
-        (tids, threads[0].registers[10] as i64)
-    };
-    // Before the word is cleared it ends again; afterwards it is gone, and the maker has the
-    // new thread's number, or makes it yet.
-    assert_eq!(threads(43, &[&maker, &old]).0, [42, 43]);
-    assert_eq!(threads(0, &[&maker, &old]), (vec![42], libc::SYS_clone));
-    assert_eq!(threads(44, &[&maker, &old, &new]), (vec![42, 44], 44));
 }

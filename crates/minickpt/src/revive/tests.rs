@@ -23,44 +23,6 @@ fn only_the_memory_of_programs_is_swept() {
     );
 }
 
-/// Descriptors by which the supervisor was mapping memory are not the program's.
-#[test]
-fn descriptors_of_the_supervisor_are_not_given_back() {
-    use outlive_image::model::{Description, Descriptor, Process};
-    let memory = Path::new("/dax/memory");
-    let paths = [
-        "/dax/memory/p12-99/31",
-        "/dax/memory/shared-7",
-        "/dax/memory/notes",
-        "/dax/memories/p12-99/31",
-        "/tmp/shared-7",
-    ];
-    let description = |path: &&str| Description {
-        flags: 0,
-        position: 0,
-        volatile: false,
-        device: None,
-        locks: Vec::new(),
-        kind: OpenFile::Path((*path).to_owned()),
-    };
-    let descriptor = |number: i32| Descriptor {
-        fd: 3 + number,
-        close_on_exec: true,
-        description: number as u32,
-    };
-    let mut image = Image {
-        descriptions: paths.iter().map(description).collect(),
-        processes: vec![Process {
-            descriptors: (0..paths.len() as i32).map(descriptor).collect(),
-            ..Process::default()
-        }],
-        ..Image::default()
-    };
-    drop_own(&mut image, memory);
-    let left = image.processes[0].descriptors.iter();
-    assert_eq!(left.map(|d| d.fd).collect::<Vec<_>>(), [5, 6, 7]);
-}
-
 /// A module that holds one image.
 struct Fake {
     query: Query,
